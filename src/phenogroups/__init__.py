@@ -1,0 +1,32 @@
+"""Find disease subgroups by contrasting patients with healthy controls."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from phenogroups.data.cohort import Cohort
+    from phenogroups.data.examples.drawn import drawn_digits
+    from phenogroups.discovery import discover
+    from phenogroups.evaluation.scores import score
+    from phenogroups.methods import METHODS, DeepUCSL, Prediction, load
+
+# what a user imports, and where it lives; loaded when first asked for, so that `phenogroups --help` is quick
+_CONTENTS = {
+    "Cohort": "phenogroups.data.cohort",
+    "drawn_digits": "phenogroups.data.examples.drawn",
+    "DeepUCSL": "phenogroups.methods",
+    "METHODS": "phenogroups.methods",
+    "Prediction": "phenogroups.methods",
+    "load": "phenogroups.methods",
+    "discover": "phenogroups.discovery",
+    "score": "phenogroups.evaluation.scores",
+}
+
+__all__ = ["METHODS", "Cohort", "DeepUCSL", "Prediction", "discover", "drawn_digits", "load", "score"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _CONTENTS:
+        raise AttributeError(f"module 'phenogroups' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_CONTENTS[name]), name)

@@ -1,0 +1,68 @@
+"""The mixture that splits patients but not controls: among many local optima, the one most specific to the disease.
+
+Patients usually can be split in several ways, and the most visible one (boldness, age, scanner) splits the controls
+too. Each candidate is judged on its own discriminating axes by how much better K subgroups describe the patients than
+one does, minus the same for the controls: what both share cancels.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.mixture import TiedMixture, tied_mixture
+
+SEARCHED = 3000  # patients and controls among whom candidates are compared; the winner is fitted on all
+SMALLEST = 0.02  # a subgroup with a smaller share of the patients is a handful of outliers
+
+
+def contrastive_mixture(
+    patients: Tensor, controls: Tensor, n_subgroups: int, *, n_starts: int = 40, seed: int = 0
+) -> TiedMixture:
+    """A tied mixture of the patients, chosen among `n_starts` starts by `specificity`."""
+    rng = np.random.default_rng(seed)
+    some, others = (_sample(z.double(), rng) for z in (patients, controls))
+    best, best_score = None, -math.inf
+    for _ in range(n_starts):
+        # K-means on a few axes at a time: on all of them it would find the loudest split again and again
+        axes = rng.choice(some.shape[1], size=min(int(rng.integers(1, 4)), some.shape[1]), replace=False)
+        view = some[:, torch.as_tensor(axes)]
+        start = sinkhorn_kmeans(view, n_subgroups, balance=0, n_starts=1, seed=int(rng.integers(2**31)))
+        labels = squared_distances(view, start.centroids).argmin(dim=1)
+        found = tied_mixture(some, n_subgroups, start=_one_hot(labels, n_subgroups))
+        score = specificity(found, some, others)
+        if score > best_score:
+            best, best_score = found, score
+    if best is None:  # every candidate had a subgroup too small to be one
+        return tied_mixture(patients, n_subgroups, seed=seed)
+    return tied_mixture(patients, n_subgroups, start=best.log_posterior(patients.double()).exp())
+
+
+def specificity(found: TiedMixture, patients: Tensor, controls: Tensor) -> float:
+    """Mean log-likelihood that subgroups gain over none, among patients minus among controls."""
+    posterior = found.log_posterior(patients).exp()
+    if posterior.mean(0).min() < SMALLEST:
+        return -math.inf
+    center = found.log_sizes.exp() @ found.means
+    _, _, axes = torch.linalg.svd(found.means - center, full_matrices=False)
+    axes = found.whitening @ axes[: len(found.means) - 1].T  # where the subgroups differ, and nowhere else
+    return gain(patients @ axes, posterior) - gain(controls @ axes, found.log_posterior(controls).exp())
+
+
+def gain(z: Tensor, start: Tensor) -> float:
+    """How much better, per subject, a tied mixture describes `z` than one Gaussian; the better of two starts."""
+    one = tied_mixture(z, 1, start=torch.ones(len(z), 1)).log_likelihood
+    k = start.shape[1]
+    clusters = sinkhorn_kmeans(z, k, balance=0, n_starts=1)
+    again = _one_hot(squared_distances(z, clusters.centroids).argmin(dim=1), k)
+    return max(tied_mixture(z, k, start=s).log_likelihood for s in (start, again)) - one
+
+
+def _sample(z: Tensor, rng: np.random.Generator) -> Tensor:
+    return z if len(z) <= SEARCHED else z[torch.as_tensor(np.sort(rng.choice(len(z), SEARCHED, replace=False)))]
+
+
+def _one_hot(labels: Tensor, k: int) -> Tensor:
+    return torch.nn.functional.one_hot(labels, k).double()

@@ -1,0 +1,56 @@
+"""Who is who: subgroups carry arbitrary numbers, and matching gives them back the names they had (Appendix B)."""
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+
+def match_centroids(previous: Tensor, current: Tensor) -> Tensor:
+    """The permutation `order` (K,) such that `current[order[k]]` is the subgroup that was `previous[k]`."""
+    if previous.shape != current.shape or previous.ndim != 2:
+        raise ValueError(
+            "Expected previous and current centroids of one shape (subgroups, dimensions). "
+            f"Received: {tuple(previous.shape)} and {tuple(current.shape)}. Match subgroups of equal number only."
+        )
+    difference = previous.detach().cpu().double()[:, None] - current.detach().cpu().double()[None]  # (K, K, d)
+    cost = difference.square().sum(dim=2)
+    if not cost.isfinite().all():
+        raise ValueError(
+            "Expected finite centroids. Received NaN or infinite values. "
+            "Look for an empty subgroup or a diverged network (a lower learning rate helps)."
+        )
+    # The paper sharpens a similarity by Sinkhorn until each row has one winner, a bijection only in the limit;
+    # the Hungarian algorithm solves that limit, the assignment problem itself, and always ends in a permutation.
+    _, order = linear_sum_assignment(cost.numpy())
+    return torch.as_tensor(order, dtype=torch.long, device=current.device)
+
+
+def match_labels(predicted: np.ndarray, truth: np.ndarray, n_subgroups: int) -> np.ndarray:
+    """The truth of each predicted subgroup (n_subgroups,) that makes balanced accuracy highest.
+
+    Truth classes are 0 to the highest one seen; negative (unknown) truth is left out. No class is given twice:
+    with as many classes as subgroups the mapping is a permutation, with fewer the subgroups left over map to -1.
+    """
+    predicted, truth = np.asarray(predicted, dtype=np.int64), np.asarray(truth, dtype=np.int64)
+    if predicted.shape != truth.shape or predicted.ndim != 1:
+        raise ValueError(
+            "Expected one predicted subgroup and one truth per subject. "
+            f"Received: shapes {predicted.shape} and {truth.shape}. Give two vectors of equal length."
+        )
+    if predicted.size and not 0 <= predicted.min() <= predicted.max() < n_subgroups:
+        raise ValueError(
+            f"Expected predicted subgroups 0 to {n_subgroups - 1}. "
+            f"Received: {predicted.min()} to {predicted.max()}. Leave controls out, or raise n_subgroups."
+        )
+    predicted, truth = predicted[truth >= 0], truth[truth >= 0]
+    table = np.zeros((n_subgroups, truth.max(initial=-1) + 1))
+    np.add.at(table, (predicted, truth), 1)
+    # columns in shares of their class, so that their sum over matched pairs is the sum of recalls
+    recall = table / np.maximum(table.sum(axis=0), 1)
+    # where recalls tie (all patients in one subgroup), the larger overlap wins and not the smaller id
+    gain = recall + 1e-9 * table / max(len(truth), 1)
+    mapping = np.full(n_subgroups, -1)
+    rows, columns = linear_sum_assignment(gain, maximize=True)
+    mapping[rows] = columns
+    return mapping

@@ -1,0 +1,56 @@
+"""From a cohort to batches: shuffled and augmented for the M-step, plain and in order for the E-step."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phenogroups.data.augment import Augmentation
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a method sees while it learns. There is no truth here, so no method can peek."""
+
+    views: tuple[Tensor, ...]  # augmented versions of the same subjects
+    diagnosis: Tensor  # (n,): 0 control, 1 patient
+    index: Tensor  # (n,): the subjects' positions in the training cohort
+
+
+def as_tensor(inputs: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
+    """Rows of a cohort as float32 on the device; images channels-last, which CPU and GPU convolutions prefer."""
+    x = torch.from_numpy(np.ascontiguousarray(inputs)).to(device, torch.float32)
+    if x.ndim == 4:
+        return x.contiguous(memory_format=torch.channels_last)
+    return x
+
+
+def effective_batch_size(count: int, asked: int) -> int:
+    """Small cohorts take smaller batches: at least eight steps per pass, but never fewer than 32 subjects."""
+    return min(asked, max(32, count // 8), count)
+
+
+def training_batches(
+    inputs: np.ndarray,
+    diagnosis: Tensor,
+    *,
+    size: int,
+    steps: int,
+    views: int,
+    augmentation: Augmentation,
+    device: torch.device | str = "cpu",
+) -> Iterator[Batch]:
+    """`steps` batches from as many shuffled passes as that takes; incomplete batches are left out."""
+    per_pass = len(inputs) // size
+    order = torch.empty(0, dtype=torch.long)
+    for step in range(steps):
+        place = step % per_pass
+        if place == 0:
+            order = torch.randperm(len(inputs))
+        index = order[place * size : (place + 1) * size]
+        x = as_tensor(inputs[index.numpy()], device)
+        yield Batch(
+            tuple(augmentation(x) for _ in range(views)), diagnosis[index.to(diagnosis.device)], index.to(device)
+        )

@@ -1,0 +1,184 @@
+"""Who is studied: inputs, diagnosis and what else is known of every subject, checked at the door."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+CONTROL, PATIENT = 0, 1
+UNKNOWN = -1  # truth of a control, or of a patient whose subgroup nobody knows
+
+
+class CohortError(ValueError):
+    """The cohort cannot be used as it is; the message says what to change."""
+
+
+def _not_given() -> np.ndarray:
+    return np.empty(0, dtype=str)
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Subjects with their inputs and diagnosis; `truth` is read by evaluation only."""
+
+    inputs: np.ndarray  # (subjects, features), (subjects, channels, H, W) or (subjects, channels, D, H, W)
+    diagnosis: np.ndarray  # (subjects,): 0 control, 1 patient
+    subject: np.ndarray = field(default_factory=_not_given)  # (subjects,): unique names
+    group: np.ndarray = field(default_factory=_not_given)  # (subjects,): who must stay together
+    covariates: pd.DataFrame = field(default_factory=pd.DataFrame)  # one row per subject
+    truth: np.ndarray | None = None  # (subjects,): known subgroup 0..K-1, or -1
+    truth_names: tuple[str, ...] = ()  # what the known subgroups are called
+    name: str = "cohort"
+
+    def __post_init__(self) -> None:
+        count = len(self.inputs)
+        if len(self.subject) == 0:
+            width = len(str(max(count - 1, 0)))
+            self._set(subject=np.array([f"s{i:0{width}d}" for i in range(count)]))
+        if len(self.group) == 0:
+            self._set(group=self.subject)
+        if self.covariates.empty:
+            self._set(covariates=pd.DataFrame(index=range(count)))
+        for what in ("diagnosis", "subject", "group", "covariates", "truth"):
+            values = getattr(self, what)
+            if values is not None and len(values) != count:
+                raise CohortError(f"Expected {count} values of {what}, one per input. Received: {len(values)}.")
+        self._set(
+            diagnosis=np.asarray(self.diagnosis),
+            subject=np.asarray(self.subject).astype(str),
+            group=np.asarray(self.group).astype(str),
+            covariates=self.covariates.reset_index(drop=True),
+        )
+        self._validate()
+        self._set(diagnosis=self.diagnosis.astype(np.int64))
+        if self.truth is not None:
+            truth = np.where(self.is_patient, self.truth, UNKNOWN).astype(np.int64)
+            names = self.truth_names or tuple(str(k) for k in range(truth.max(initial=-1) + 1))
+            self._set(truth=truth, truth_names=names)
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():  # a frozen dataclass completes itself only here, at the door
+            object.__setattr__(self, name, value)
+
+    def _validate(self) -> None:
+        if len(self.inputs) == 0:
+            raise CohortError("Expected at least one subject. Received: none.")
+        if self.inputs.ndim not in (2, 4, 5):
+            raise CohortError(
+                "Expected inputs as (subjects, features), (subjects, channels, height, width) or "
+                f"(subjects, channels, depth, height, width). Received: shape {self.inputs.shape}."
+            )
+        strange = ~np.isin(self.diagnosis, (CONTROL, PATIENT))
+        if strange.any():
+            values = sorted({str(value) for value in self.diagnosis[strange]})
+            raise CohortError(
+                f"Expected diagnosis 0 (control) or 1 (patient). Received: {', '.join(values)} "
+                f"in {self._rows(strange)}. Drop or recode them."
+            )
+        repeated = pd.Series(self.subject).duplicated(keep=False).to_numpy()
+        if repeated.any():
+            raise CohortError(
+                f"Expected every subject id once. Received repeated ids in {self._rows(repeated)}. "
+                "Name rows apart, and name what belongs together (two eyes, two visits) in the group column."
+            )
+        if np.issubdtype(self.inputs.dtype, np.floating) and not isinstance(self.inputs, np.memmap):
+            broken = ~np.isfinite(self.inputs.reshape(len(self.inputs), -1).sum(axis=1, dtype=np.float64))
+            if broken.any():
+                raise CohortError(
+                    f"Expected finite numbers. Received NaN or infinite values in {self._rows(broken)}. "
+                    "Fill them in or drop these rows."
+                )
+
+    def _rows(self, where: np.ndarray) -> str:
+        return name_rows(self.subject[where])
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, rows: Any) -> "Cohort":
+        """The same cohort with only these rows (a mask, a slice or positions)."""
+        rows = np.arange(len(self))[rows]
+        return replace(
+            self,
+            inputs=self.inputs[rows],
+            diagnosis=self.diagnosis[rows],
+            subject=self.subject[rows],
+            group=self.group[rows],
+            covariates=self.covariates.iloc[rows],
+            truth=None if self.truth is None else self.truth[rows],
+        )
+
+    @property
+    def is_patient(self) -> np.ndarray:
+        return self.diagnosis == PATIENT
+
+    @property
+    def patients(self) -> "Cohort":
+        return self[self.is_patient]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.inputs.shape[1:])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A checksum of who is in the cohort and what was measured of them."""
+        digest = hashlib.sha256()
+        for row in self.inputs:
+            digest.update(np.ascontiguousarray(row).data)
+        digest.update(self.diagnosis.tobytes())
+        digest.update("\x1f".join(map(str, self.subject)).encode())
+        return digest.hexdigest()
+
+    def require(self, n_subgroups: int, *, controls: bool = True) -> None:
+        """Raise unless subgroups can be looked for here."""
+        patients = int(self.is_patient.sum())
+        if controls and patients == len(self):
+            raise CohortError("Expected patients and controls (two classes). Received: one class, all patients.")
+        if patients == 0:
+            raise CohortError("Expected patients and controls (two classes). Received: one class, all controls.")
+        if patients < n_subgroups:
+            raise CohortError(
+                f"Expected at least as many patients as subgroups. Received: {patients} patients "
+                f"for {n_subgroups} subgroups. Ask for fewer subgroups or bring more patients."
+            )
+
+    def split(self, held_out: float = 0.2, seed: int = 0) -> "tuple[Cohort, Cohort]":
+        """(train, held out), stratified by diagnosis; a group is never separated."""
+        groups, member = np.unique(self.group.astype(str), return_inverse=True)
+        ill = np.zeros(len(groups), dtype=bool)
+        np.logical_or.at(ill, member, self.is_patient)
+        size = np.bincount(member)
+        rng = np.random.default_rng(seed)
+        out = np.zeros(len(groups), dtype=bool)
+        for stratum in (ill, ~ill):
+            order = rng.permutation(np.flatnonzero(stratum))
+            reached = np.cumsum(size[order])
+            # a group goes out while its middle lies inside the share asked for
+            out[order[reached - size[order] / 2 < held_out * size[order].sum()]] = True
+        rows = out[member]
+        if rows.all() or not rows.any():
+            raise CohortError(
+                f"Expected enough groups to hold out a share of {held_out} of {len(self)} subjects. "
+                f"Received: {len(groups)} groups. Bring more, or hold out another share."
+            )
+        return self[~rows], self[rows]
+
+    @classmethod
+    def from_table(cls, table: str | Path | pd.DataFrame, **columns: Any) -> "Cohort":
+        """A cohort from a CSV or TSV with one row per subject; the words are those of `tables.TableSpec`."""
+        from phenogroups.data.tables import TableSpec, read_cohort
+
+        return read_cohort(table, TableSpec(**columns))
+
+
+def name_rows(names: Sequence[str] | np.ndarray, most: int = 5) -> str:
+    """`3 rows (sub-01, sub-07, sub-09)`: how messages point at rows."""
+    shown = ", ".join(str(name) for name in names[:most])
+    more = ", ..." if len(names) > most else ""
+    return f"{len(names)} row{'s' if len(names) != 1 else ''} ({shown}{more})"

@@ -1,0 +1,151 @@
+"""How right a prediction is, where the truth is known (paper, "Implementations and evaluation criteria")."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from rich.table import Table
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, silhouette_score
+
+from phenogroups.clustering.matching import match_labels
+from phenogroups.data.cohort import UNKNOWN, Cohort
+
+if TYPE_CHECKING:
+    from phenogroups.methods.base import Prediction
+
+Reading = Literal["gate", "centroid"]  # where subgroups are read from: subgroup or by_centroid of a Prediction
+
+SCORE_NAMES = {
+    "class_bacc": "Class B-ACC",
+    "subgroup_bacc": "Subgroup B-ACC",
+    "overall_bacc": "Overall B-ACC",
+    "ari": "ARI",
+    "ami": "AMI",
+    "silhouette": "Silhouette",
+}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Higher is better; None where a score is undefined (no diagnosis head, no truth, a single class)."""
+
+    class_bacc: float | None = None  # patients from controls
+    subgroup_bacc: float | None = None  # among patients of known truth, ids matched
+    overall_bacc: float | None = None  # both at once
+    ari: float | None = None  # agreement of partitions, corrected for chance
+    ami: float | None = None  # shared information, corrected for chance
+    silhouette: float | None = None  # how apart the predicted subgroups lie in the embedding; needs no truth
+
+
+def score(
+    cohort: Cohort,
+    prediction: "Prediction",
+    *,
+    mapping: np.ndarray | None = None,  # predicted id -> truth id, learned elsewhere by `match_labels`
+    reading: Reading = "gate",
+) -> Scores:
+    """All scores of a prediction; ids are matched on the patients evaluated unless a `mapping` is given."""
+    probability = subgroup_probability(prediction, reading)
+    if len(probability) != len(cohort):
+        raise ValueError(
+            f"Expected a prediction for each of {len(cohort)} subjects. Received: {len(probability)}. "
+            "Predict the cohort that is scored."
+        )
+    subgroup = probability.argmax(axis=1)
+    # one half is no evidence of illness, as in scikit-learn
+    called_patient = None if prediction.diagnosis is None else np.asarray(prediction.diagnosis) > 0.5
+    truth = np.full(len(cohort), UNKNOWN) if cohort.truth is None else cohort.truth
+    known = truth != UNKNOWN  # a control is never known
+    found = {
+        "class_bacc": _class_bacc(cohort.is_patient, called_patient),
+        "silhouette": _silhouette(prediction.embedding[cohort.is_patient], subgroup[cohort.is_patient]),
+    }
+    if known.any():
+        mapping = _checked(mapping, probability.shape[1], subgroup[known], truth[known])
+        right = known & (mapping[subgroup] == truth)
+        found |= {
+            "subgroup_bacc": _mean_recall(truth[known], right[known]),
+            "overall_bacc": _overall_bacc(cohort.is_patient, known, right, called_patient),
+            "ari": float(adjusted_rand_score(truth[known], subgroup[known])),
+            "ami": float(adjusted_mutual_info_score(truth[known], subgroup[known])),
+        }
+    return Scores(**found)
+
+
+def score_table(rows: dict[str, Scores]) -> Table:
+    """One row per name for the terminal; scores that nobody has get no column."""
+    table = Table()
+    table.add_column("")
+    columns = defined(rows)
+    for column in columns:
+        table.add_column(SCORE_NAMES[column], justify="right")
+    for name, scores in rows.items():
+        table.add_row(name, *(format_score(getattr(scores, column)) for column in columns))
+    return table
+
+
+def defined(rows: dict[str, Scores]) -> list[str]:
+    """The scores that at least one row has."""
+    return [name for name in SCORE_NAMES if any(getattr(scores, name) is not None for scores in rows.values())]
+
+
+def format_score(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def subgroup_probability(prediction: "Prediction", reading: Reading = "gate") -> np.ndarray:
+    """(subjects, subgroups), as this reading of the prediction has them."""
+    readings = {"gate": prediction.subgroup, "centroid": prediction.by_centroid}
+    if reading not in readings:
+        raise ValueError(f"Expected reading 'gate' or 'centroid'. Received: {reading!r}.")
+    if readings[reading] is None:
+        raise ValueError(
+            "Expected a prediction with subgroups read from centroids. Received: by_centroid=None. "
+            "This method has one reading only: use reading='gate'."
+        )
+    return np.asarray(readings[reading])
+
+
+def _checked(mapping: np.ndarray | None, n_subgroups: int, subgroup: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    if mapping is None:
+        return match_labels(subgroup, truth, n_subgroups)
+    if np.shape(mapping) != (n_subgroups,):
+        raise ValueError(
+            f"Expected a mapping with one truth for each of {n_subgroups} subgroups. "
+            f"Received: shape {np.shape(mapping)}. Learn it by match_labels on the same model."
+        )
+    return np.asarray(mapping)
+
+
+def _mean_recall(classes: np.ndarray, right: np.ndarray) -> float:
+    """Balanced accuracy, over the classes that exist."""
+    return float(np.mean([right[classes == k].mean() for k in np.unique(classes)]))
+
+
+def _class_bacc(is_patient: np.ndarray, called_patient: np.ndarray | None) -> float | None:
+    if called_patient is None or is_patient.all() or not is_patient.any():
+        return None
+    return _mean_recall(is_patient, called_patient == is_patient)
+
+
+def _overall_bacc(
+    is_patient: np.ndarray, known: np.ndarray, right: np.ndarray, called_patient: np.ndarray | None
+) -> float | None:
+    """1/2 TP / (TP + FN) + 1/2 TN / (TN + FP), where a patient in the wrong subgroup is a false positive."""
+    if called_patient is None or is_patient.all():
+        return None
+    tp = np.sum(known & called_patient & right)
+    fn = np.sum(known & ~called_patient)
+    tn = np.sum(~is_patient & ~called_patient)
+    fp = np.sum(~is_patient & called_patient) + np.sum(known & called_patient & ~right)
+    # max: when every patient is called patient in the wrong subgroup, TP + FN is 0 and none was found
+    return float(tp / max(tp + fn, 1) + tn / (tn + fp)) / 2
+
+
+def _silhouette(embedding: np.ndarray, subgroup: np.ndarray, most: int = 2000, seed: int = 0) -> float | None:
+    if len(subgroup) > most:  # its cost grows with the square of the patients
+        rows = np.random.default_rng(seed).choice(len(subgroup), most, replace=False)
+        embedding, subgroup = embedding[rows], subgroup[rows]
+    if not 2 <= len(np.unique(subgroup)) < len(subgroup):
+        return None
+    return float(silhouette_score(embedding.astype(np.float64), subgroup))

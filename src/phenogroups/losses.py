@@ -1,0 +1,37 @@
+"""Losses that more than one method uses; logits in, means over subjects out."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def experts_loss(expert_logits: Tensor, q: Tensor, diagnosis: Tensor, class_weights: Tensor) -> Tensor:
+    """Mixture-of-Classifying-Experts term of Eq. 4: - mean_i w_{y_i} sum_k Q_ik log p(y_i | x_i, c_i=k).
+
+    The reference code divides every term by K; Adam's steps do not change with that, so it is left out.
+    """
+    y = diagnosis.to(expert_logits)[:, None].expand_as(expert_logits)
+    each = F.binary_cross_entropy_with_logits(expert_logits, y, reduction="none")
+    return (class_weights[diagnosis] * (q * each).sum(1)).mean()
+
+
+def gate_loss(gate_logits: Tensor, q: Tensor, rows: Tensor) -> Tensor:
+    """Clustering-head term of Eq. 4 over the given rows: mean_i CE(Q_i, p(c | x_i)); 0 where there are none."""
+    each = F.cross_entropy(gate_logits, q, reduction="none")
+    return (each * rows).sum() / rows.sum().clamp_min(1)
+
+
+def lower_bound(expert_logits: Tensor, gate_logits: Tensor, q: Tensor, diagnosis: Tensor) -> Tensor:
+    """Eq. 4 per subject: sum_k Q log p(y | x, c=k) - KL(Q || p(c | x)), the mean over subjects."""
+    sign = 2 * diagnosis.to(expert_logits)[:, None] - 1
+    experts = (q * F.logsigmoid(sign * expert_logits)).sum(1)
+    divergence = (torch.xlogy(q, q) - q * F.log_softmax(gate_logits, dim=1)).sum(1)
+    return (experts - divergence).mean()
+
+
+def mixture_of_experts_logit(expert_logits: Tensor, gate_logits: Tensor) -> Tensor:
+    """log-odds of p(y=1 | x) = sum_k p(y=1 | x, c=k) p(c=k | x) (paper, Sec. 3.4)."""
+    gate = F.log_softmax(gate_logits, dim=1)
+    ill = torch.logsumexp(gate + F.logsigmoid(expert_logits), dim=1)
+    well = torch.logsumexp(gate + F.logsigmoid(-expert_logits), dim=1)
+    return ill - well

@@ -1,0 +1,221 @@
+"""What every method is: a dataclass of settings that is also a scikit-learn estimator."""
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from phenogroups.data.augment import Augmentation, resolve_augmentation
+from phenogroups.data.batches import Batch
+from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.networks.encoders import build_encoder, default_encoder
+from phenogroups.networks.network import Network
+from phenogroups.training.em import Progress, expectation_maximisation, read_all
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """All that evaluation and report know of a method's view of some subjects."""
+
+    subgroup: np.ndarray  # (n, subgroups): probabilities, for controls too
+    diagnosis: np.ndarray | None  # (n,): probability of being a patient; None without a diagnosis head
+    embedding: np.ndarray  # (n, dims)
+    by_centroid: np.ndarray | None = None  # (n, subgroups): read from the centroids instead of the gate
+
+    def __getitem__(self, rows: Any) -> "Prediction":
+        return Prediction(**{f.name: None if (v := getattr(self, f.name)) is None else v[rows] for f in fields(self)})
+
+
+@dataclass(eq=False, repr=False)
+class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
+    """`fit` a cohort or arrays, then ask for diagnosis, subgroup and embedding. What is learned ends in `_`."""
+
+    n_subgroups: int = 2  # how many subgroups are looked for among the patients
+    seed: int = 0  # same seed, same bits
+
+    needs_controls: ClassVar[bool] = True  # whether the diagnosis is learned from
+
+    def fit(self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None) -> "Method":
+        cohort = self._training_cohort(X, y)
+        cohort.require(self.n_subgroups, controls=self.needs_controls)
+        self.input_shape_ = cohort.input_shape
+        self._fit(cohort, progress)
+        subgroup = self.predict_cohort(cohort).subgroup.argmax(axis=1)
+        self.labels_ = np.where(cohort.is_patient, subgroup, -1)
+        return self
+
+    def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:
+        """Everything the method says of these subjects; their diagnosis is not looked at."""
+        check_is_fitted(self)
+        return self._predict(self._inputs(X))
+
+    def predict(self, X: Cohort | ArrayLike) -> np.ndarray:
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def predict_proba(self, X: Cohort | ArrayLike) -> np.ndarray:
+        """(n, 2): probability of control and of patient."""
+        ill = self.predict_cohort(X).diagnosis
+        if ill is None:
+            raise AttributeError(f"{type(self).__name__} has no diagnosis head: it was trained on patients only.")
+        return np.stack([1 - ill, ill], axis=1)
+
+    def predict_subgroup(self, X: Cohort | ArrayLike) -> np.ndarray:
+        return self.predict_subgroup_proba(X).argmax(axis=1)
+
+    def predict_subgroup_proba(self, X: Cohort | ArrayLike) -> np.ndarray:
+        return self.predict_cohort(X).subgroup
+
+    def transform(self, X: Cohort | ArrayLike) -> np.ndarray:
+        """The embedding (n, dims)."""
+        return self.predict_cohort(X).embedding
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything learned that prediction needs, for the model file."""
+        raise NotImplementedError(f"{type(self).__name__} must say which tensors it learned.")
+
+    def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> None:
+        """Become fitted again from what `tensors` gave."""
+        raise NotImplementedError(f"{type(self).__name__} must say how it is restored.")
+
+    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must say how it is fitted.")
+
+    def _predict(self, inputs: np.ndarray) -> Prediction:
+        raise NotImplementedError(f"{type(self).__name__} must say how it predicts.")
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def _training_cohort(self, X: Any, y: Any) -> Cohort:
+        if isinstance(X, Cohort):
+            self.classes_ = np.array([0, 1])
+            return X
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None: the diagnosis of every subject.")
+        if np.ndim(X) in (4, 5):
+            X, y = np.asarray(X), np.asarray(y)
+        else:
+            X, y = validate_data(self, X, y, dtype=np.float64)
+            X = X.astype(np.float32)
+        check_classification_targets(y)
+        if type_of_target(y) not in ("binary", "multiclass"):
+            raise ValueError(f"Unknown label type: {type_of_target(y)}. Expected one diagnosis per subject.")
+        self.classes_ = np.unique(y)
+        if len(self.classes_) > 2:
+            raise CohortError(
+                "Only binary classification is supported. The type of the target is multiclass: expected two values of "
+                f"diagnosis (control, patient). Received: {len(self.classes_)} classes. Recode or drop the others."
+            )
+        patient = y == self.classes_[-1] if len(self.classes_) == 2 else np.full(len(y), True)
+        return Cohort(X, patient.astype(np.int64))
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        if isinstance(X, Cohort):
+            inputs = X.inputs
+        elif len(self.input_shape_) == 1:
+            inputs = (
+                validate_data(self, X, dtype=np.float64, reset=False).astype(np.float32)
+                if hasattr(self, "n_features_in_")
+                else np.asarray(X, dtype=np.float32)
+            )
+        else:
+            inputs = np.asarray(X)
+        if inputs.shape[1:] != self.input_shape_:
+            raise CohortError(
+                f"Expected inputs of shape {self.input_shape_} per subject, as in training. "
+                f"Received: {inputs.shape[1:]}. Prepare them as the training cohort was."
+            )
+        return inputs
+
+
+@dataclass(eq=False, repr=False)
+class DeepMethod(Method):
+    """A method with a network: supplies the hooks of the EM loop in `phenogroups.training.em`."""
+
+    encoder: str = "auto"  # a name in networks.encoders, or auto: mlp for features, light for images
+    augmentation: str | Augmentation = "auto"  # a name in data.augment or its numbers
+    epochs: int = 12  # E-steps and M-steps
+    steps: int = 40  # at least so many gradient steps per epoch: small cohorts are passed several times
+    batch_size: int = 256
+    learning_rate: float = 1e-4
+    device: str = "auto"  # as Fabric's accelerator: auto, cpu, gpu, mps
+    precision: str = "32-true"  # as Fabric's precision
+
+    views: ClassVar[int] = 1  # augmented versions of each input per batch
+    e_step_each_epoch: ClassVar[bool] = True  # False: one E-step, at the end
+    warmup: ClassVar[int] = 0  # epochs before the first E-step; beliefs are None until then
+    beliefs_type: ClassVar[type]  # the dataclass of tensors that `e_step` returns
+
+    # the hooks: what a method file supplies
+    def heads(self, dim: int) -> dict[str, nn.Module]:
+        raise NotImplementedError
+
+    def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
+        raise NotImplementedError
+
+    def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
+        """Fields of a Prediction from a batch of embeddings."""
+        raise NotImplementedError
+
+    def observe(self, network: Network, embedding: Tensor, diagnosis: Tensor, beliefs: Any) -> dict[str, float]:
+        """What history.csv shows of an epoch beside its losses."""
+        return {}
+
+    # the same for every deep method
+    def build(self, input_shape: tuple[int, ...]) -> Network:
+        name = default_encoder(input_shape) if self.encoder == "auto" else self.encoder
+        encoder = build_encoder(name, input_shape)
+        return Network(encoder, self.heads(encoder.dim))
+
+    def augment(self, input_shape: tuple[int, ...]) -> Augmentation:
+        if self.augmentation == "auto":
+            return resolve_augmentation("none" if len(input_shape) == 1 else "digits")
+        return resolve_augmentation(self.augmentation)
+
+    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+        if not self.needs_controls:
+            cohort = cohort.patients
+
+        def build() -> Network:
+            network = self.build(cohort.input_shape)
+            fit_scaling = getattr(network.encoder, "fit_scaling", None)
+            if fit_scaling is not None:
+                fit_scaling(torch.as_tensor(cohort.inputs))
+            return network
+
+        self.network_, self.beliefs_, self.history_ = expectation_maximisation(
+            self, build, cohort.inputs, cohort.diagnosis, progress
+        )
+
+    def _predict(self, inputs: np.ndarray) -> Prediction:
+        found = read_all(
+            self.network_, inputs, lambda z: {"embedding": z, **self.read(self.network_, z, self.beliefs_)}
+        )
+        return Prediction(**{"diagnosis": None, **{name: values.numpy() for name, values in found.items()}})
+
+    def tensors(self) -> dict[str, Tensor]:
+        beliefs = {f"beliefs.{f.name}": getattr(self.beliefs_, f.name) for f in fields(self.beliefs_)}
+        beliefs.pop("beliefs.q", None)  # of the training subjects; prediction does not need them
+        return {**{f"network.{name}": value for name, value in self.network_.state_dict().items()}, **beliefs}
+
+    def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> None:
+        self.input_shape_ = tuple(input_shape)
+        self.classes_ = np.array([0, 1])
+        network = self.build(self.input_shape_)
+        network.load_state_dict({k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")})
+        self.network_ = network.eval()
+        known = {k.removeprefix("beliefs."): v for k, v in tensors.items() if k.startswith("beliefs.")}
+        if "q" in {f.name for f in fields(self.beliefs_type)}:
+            known["q"] = torch.empty(0, self.n_subgroups)
+        self.beliefs_ = self.beliefs_type(**known)

@@ -1,0 +1,210 @@
+"""Deep UCSL: patients are clustered while controls must stay undecided between the clusters (Louiset et al.).
+
+The symbols are the paper's: q is Q(c | x, y), the gate is p(c | x), expert k is p(y | x, c=k).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from sklearn.base import BaseEstimator, clone
+from torch import Tensor, nn
+
+from phenogroups.clustering.contrast import contrastive_mixture
+from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.matching import match_centroids
+from phenogroups.clustering.mixture import tied_mixture
+from phenogroups.clustering.sinkhorn import sinkhorn
+from phenogroups.clustering.space import DiseaseSpace, Scaler, fit_space
+from phenogroups.data.batches import Batch
+from phenogroups.losses import experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
+from phenogroups.methods.base import DeepMethod
+from phenogroups.networks.network import Network
+
+# The published recipe for MNIST (Appendix F.2), which the paper's figures were obtained with.
+PAPER: dict[str, Any] = {
+    "encoder": "paper",
+    "clusterer": "sinkhorn_kmeans",
+    "posterior": "sinkhorn",
+    "warmup": 0,
+    "components": None,
+    "remove_severity": False,
+    "winsorise": None,
+    "warm_start": False,
+    "epochs": 75,
+    "steps": 1,
+    "learning_rate": 1e-5,
+    "class_weights": (0.5, 0.5),
+}
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    q: Tensor  # (subjects, subgroups): q(c | x, y)
+    center: Tensor  # the five tensors of the DiseaseSpace in which the patients were clustered
+    scale: Tensor
+    severity: Tensor
+    basis: Tensor
+    limit: Tensor
+    centroids: Tensor  # (subgroups, components), in that space
+    log_sizes: Tensor  # (subgroups,)
+
+    @property
+    def space(self) -> DiseaseSpace:
+        return DiseaseSpace(self.center, self.scale, self.severity, self.basis, self.limit)
+
+
+@dataclass(eq=False, repr=False)
+class DeepUCSL(DeepMethod):
+    clusterer: Literal["mixture", "sinkhorn_kmeans", "kmeans"] | Any = "mixture"  # or any scikit-learn clusterer
+    warmup: int = 1  # epochs of diagnosis alone, before the first E-step
+    components: int | None = 10  # principal components of the patients in which they are clustered
+    remove_severity: bool = True  # forget the axis from controls to patients before clustering
+    winsorise: float | None = 2.5  # pull in coordinates beyond so many deviations
+    scaler: Scaler = "standard"  # of embeddings, by the patients' statistics
+    warm_start: bool = True  # the mixture starts from the previous beliefs
+    posterior: Literal["sinkhorn", "proportions"] = "sinkhorn"  # of K-means; proportions: as the published code
+    epsilon: float = 0.05  # Sinkhorn temperature
+    pseudo_labels: Literal["soft_to_hard", "soft", "hard"] = "soft_to_hard"
+    hard_from: float = 1.0  # share of the epochs after which pseudo-labels are hard
+    class_weights: tuple[float, float] | None = None  # of controls and patients; None: by their frequency
+    experts_weight: float = 1.0
+    gate_weight_patients: float = 1.0
+    gate_weight_controls: float = 1.0
+
+    beliefs_type: ClassVar[type] = Beliefs
+
+    def heads(self, dim: int) -> dict[str, nn.Module]:
+        return {"experts": nn.Linear(dim, self.n_subgroups), "gate": nn.Linear(dim, self.n_subgroups)}
+
+    def losses(self, network: Network, batch: Batch, beliefs: Beliefs | None) -> dict[str, Tensor]:
+        z = network.encoder(batch.views[0])
+        gate = network.heads["gate"](z)
+        q = torch.full_like(gate, 1 / self.n_subgroups) if beliefs is None else beliefs.q[batch.index]
+        patient = batch.diagnosis.to(gate)
+        in_experts, in_gate = self._class_weights(patient)
+        clustering = self.gate_weight_patients * in_gate[1] * gate_loss(gate, q, patient)
+        clustering = clustering + self.gate_weight_controls * in_gate[0] * gate_loss(gate, q, 1 - patient)
+        classification = experts_loss(network.heads["experts"](z), q, batch.diagnosis, in_experts)
+        return {"classification": self.experts_weight * classification, "clustering": clustering}
+
+    def _class_weights(self, patient: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights (control, patient) of the experts' and of the gate's loss, whose means are per class already."""
+        if self.class_weights is not None:
+            given = patient.new_tensor(self.class_weights)
+            return given, given
+        share = patient.mean()
+        balanced = 0.5 / torch.stack([1 - share, share]).clamp_min(1 / len(patient))
+        return balanced, torch.ones_like(balanced)
+
+    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Beliefs | None, epoch: int) -> Beliefs:
+        is_patient = diagnosis == 1
+        space = fit_space(
+            embedding, is_patient, scaler=self.scaler, remove_severity=self.remove_severity, winsorise=self.winsorise,
+            components=self.components,
+        )  # fmt: skip
+        z = space(embedding[is_patient])
+        before = None if previous is None else previous.q[is_patient]
+        centroids, log_sizes, space, soft = self._cluster(z, space(embedding[~is_patient]), space, before)
+        if before is not None:
+            # both sets of centroids in today's space: yesterday's members, seen by today's encoder
+            yesterday = F.one_hot(before.argmax(1), self.n_subgroups).to(z)
+            seen = space(embedding[is_patient])
+            order = match_centroids(yesterday.T @ seen / yesterday.sum(0).clamp_min(1)[:, None], centroids)
+            centroids, log_sizes, soft = centroids[order], log_sizes[order], soft[:, order]
+        q = torch.full((len(embedding), self.n_subgroups), 1 / self.n_subgroups).to(embedding)  # a control has none
+        q[is_patient] = harden(soft, self._softness(epoch))
+        return Beliefs(q, space.center, space.scale, space.severity, space.basis, space.limit, centroids, log_sizes)
+
+    def _cluster(self, z: Tensor, controls: Tensor, space: DiseaseSpace, before: Tensor | None):
+        """Centroids and log-sizes, the space they live in, and the patients' soft posteriors."""
+        equal = z.new_zeros(self.n_subgroups)
+        if self.clusterer == "mixture":
+            if before is not None and self.warm_start:
+                found = tied_mixture(z, self.n_subgroups, start=before)
+            else:
+                found = contrastive_mixture(z, controls, self.n_subgroups, seed=self.seed)
+            # in whitened coordinates the mixture's posterior needs distances only
+            whitened = replace(space, basis=space.basis @ found.whitening.to(space.basis))
+            soft = found.log_posterior(z.double()).exp().to(z)
+            return found.means.to(z), found.log_sizes.to(z), whitened, soft
+        if self.clusterer in ("sinkhorn_kmeans", "kmeans"):
+            balance = float(self.clusterer == "sinkhorn_kmeans")
+            centroids = sinkhorn_kmeans(
+                z, self.n_subgroups, balance=balance, epsilon=self.epsilon, seed=self.seed
+            ).centroids
+            soft = inverse_square_proportions(squared_distances(z, centroids))
+            if balance and self.posterior == "sinkhorn":
+                soft = sinkhorn(soft, self.epsilon)  # Q' = SK(Q, epsilon), Sec. 3.3
+            return centroids, equal, space, soft
+        soft = cluster_with(self.clusterer, z, self.n_subgroups)
+        centroids = soft.T @ z / soft.sum(0).clamp_min(torch.finfo(z.dtype).tiny)[:, None]
+        return centroids, equal, space, soft
+
+    def _softness(self, epoch: int) -> float:
+        """1 at the first epoch, 0 from `hard_from` on: the paper's text (its printed formula has the two swapped)."""
+        if self.pseudo_labels != "soft_to_hard":
+            return float(self.pseudo_labels == "soft")
+        return max(1 - epoch / max(self.hard_from * self.epochs, 1), 0)
+
+    def read(self, network: Network, embedding: Tensor, beliefs: Beliefs) -> dict[str, Tensor]:
+        gate = network.heads["gate"](embedding)
+        squared = squared_distances(beliefs.space(embedding), beliefs.centroids)
+        mixture = torch.softmax(beliefs.log_sizes - squared / 2, dim=1)
+        return {
+            "subgroup": gate.softmax(1),
+            "diagnosis": mixture_of_experts_logit(network.heads["experts"](embedding), gate).sigmoid(),
+            "by_centroid": mixture if self.clusterer == "mixture" else inverse_square_proportions(squared),
+        }
+
+    @torch.no_grad()
+    def observe(
+        self, network: Network, embedding: Tensor, diagnosis: Tensor, beliefs: Beliefs | None
+    ) -> dict[str, float]:
+        gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)
+        q = torch.full_like(gate, 1 / self.n_subgroups) if beliefs is None else beliefs.q
+        seen = {"bound": lower_bound(experts, gate, q, diagnosis).item()}  # Eq. 4, per subject
+        controls = diagnosis == 0
+        log_gate = F.log_softmax(gate[controls], dim=1)
+        entropy = -(log_gate.exp() * log_gate).sum(1).mean() / torch.log(gate.new_tensor(self.n_subgroups))
+        seen["gate_entropy_controls"] = entropy.item()  # 1: the gate is neutral on controls
+        if beliefs is not None:
+            member = F.one_hot(q[~controls].argmax(1), self.n_subgroups).to(gate)
+            means = member.T @ embedding[~controls] / member.sum(0).clamp_min(1)[:, None]
+            away = (means - embedding[controls].mean(0)).norm(dim=1)
+            seen["distance_ratio"] = (
+                away.max() / away.min().clamp_min(1e-12)
+            ).item()  # paper, Fig. UMAP: 1 is equidistant
+            seen |= {f"size_{k}": share for k, share in enumerate(member.mean(0).tolist())}
+        return seen
+
+
+def harden(q: Tensor, softness: float) -> Tensor:
+    """softness * Q + (1 - softness) * OneHot(Q)."""
+    return softness * q + (1 - softness) * F.one_hot(q.argmax(1), q.shape[1]).to(q)
+
+
+def cluster_with(estimator: BaseEstimator, z: Tensor, n_subgroups: int) -> Tensor:
+    """Posteriors (n, K) from any scikit-learn estimator that gives labels or probabilities on vectors."""
+    if not hasattr(estimator, "fit"):
+        raise ValueError(
+            "Expected clusterer 'mixture', 'sinkhorn_kmeans', 'kmeans' or a scikit-learn estimator. "
+            f"Received: {estimator!r}."
+        )
+    estimator, vectors = clone(estimator), z.cpu().numpy()
+    if hasattr(estimator, "predict_proba"):
+        q = torch.as_tensor(estimator.fit(vectors).predict_proba(vectors))
+        found = q.shape[1]
+    else:
+        labels = torch.as_tensor(estimator.fit_predict(vectors)).long()
+        found = int(labels.max()) + 1
+        # -1 is scikit-learn's word for noise: such a patient belongs nowhere, hence everywhere alike
+        q = F.one_hot(labels.clamp_min(0), max(found, 1)).double()
+        q[labels < 0] = 1 / max(found, 1)
+    if found > n_subgroups:
+        raise ValueError(
+            f"Expected the clusterer to find at most {n_subgroups} subgroups. Received: {found}. "
+            f"Set its own number of clusters to {n_subgroups}, or ask for n_subgroups={found}."
+        )
+    return F.pad(q, (0, n_subgroups - found)).to(z)

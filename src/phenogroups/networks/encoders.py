@@ -1,0 +1,175 @@
+"""What sees the inputs: every encoder maps a batch to embeddings (n, dim), in 2-D, in 3-D or from features."""
+
+from collections.abc import Callable
+from math import ceil, log2
+
+import torch
+from torch import Tensor, nn
+
+Shape = tuple[int, ...]  # of one input: (features,), (channels, H, W) or (channels, D, H, W)
+
+CHANNELS = (16, 32, 64, 128)  # of the paper's network (appendix, MNIST), kept by `light`
+MAP_SIDE = 12  # `light` halves larger maps until they are about 8 x 8
+LEAST_SIDE = 32  # of MONAI's encoders: they halve five times, and need a pixel left to pool
+
+CONV = {2: nn.Conv2d, 3: nn.Conv3d}
+NORM = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+MAX_POOL = {2: nn.MaxPool2d, 3: nn.MaxPool3d}
+MEAN_POOL = {2: nn.AdaptiveAvgPool2d, 3: nn.AdaptiveAvgPool3d}
+CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}  # on a CPU, 1.5 times faster
+MONAI_FORMAT = {2: torch.channels_last, 3: torch.contiguous_format}  # its volumes are slower channels last
+
+
+class ConvEncoder(nn.Module):
+    """Layers that end in one vector per image."""
+
+    def __init__(self, layers: nn.Module, dim: int, memory_format: torch.memory_format) -> None:
+        super().__init__()
+        self.layers = layers
+        self.dim = dim
+        self.memory_format = memory_format
+        for weight in layers.parameters():
+            # a dimension of one has two right strides: take those of the gradient, else distributed training warns
+            if weight.ndim > 2 and weight.is_contiguous(memory_format=memory_format):
+                weight.data = weight.data.to(memory_format=memory_format)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # not `.contiguous`: it would leave the strides of one-channel images as they are
+        return self.layers(x.to(memory_format=self.memory_format))
+
+
+class MLP(nn.Module):
+    """Two layers for a table of features; it carries the scaling of its features, so a model file is complete."""
+
+    mean: Tensor  # (features,)
+    scale: Tensor  # (features,)
+
+    def __init__(self, features: int, hidden: int = 256, dim: int = 128) -> None:
+        super().__init__()
+        self.dim = dim
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("scale", torch.ones(features))
+        self.layers = nn.Sequential(
+            nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True),
+            nn.Linear(hidden, dim), nn.BatchNorm1d(dim), nn.ReLU(inplace=True),
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def fit_scaling(self, x: Tensor) -> None:
+        """Standardise by the mean and deviation of these subjects; a constant feature keeps scale 1."""
+        x = x.to(self.mean.device, torch.float64)
+        deviation = x.std(dim=0, correction=0)
+        # rounding leaves a constant feature a deviation of about 1e-16 of its size
+        constant = deviation <= 1e-12 * x.abs().amax(dim=0)
+        self.mean.copy_(x.mean(dim=0))
+        self.scale.copy_(torch.where(constant, 1.0, deviation))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers((x - self.mean) / self.scale)
+
+
+def paper(shape: Shape) -> nn.Module:
+    """Four 7x7 convolutions, nothing pooled before the end (appendix, MNIST: implementation details)."""
+    space = len(shape) - 1
+    layers, previous = [], shape[0]
+    for channels in CHANNELS:
+        layers += [CONV[space](previous, channels, 7, padding=3), NORM[space](channels), nn.ReLU(inplace=True)]
+        previous = channels
+    return ConvEncoder(nn.Sequential(*layers, MEAN_POOL[space](1), nn.Flatten()), CHANNELS[-1], CHANNELS_LAST[space])
+
+
+def light(shape: Shape) -> nn.Module:
+    """The paper's channels at the price of a CPU: smaller kernels, and maps halved twice or until 12 pixels a side.
+
+    Up to 48 pixels, two max-pools (after layers 1 and 2). Beyond, the first convolution strides by 2 (up to 96), then
+    layer 3 pools too (up to 192), then layers of 128 channels follow, each bringing one more max-pool.
+    """
+    space = len(shape) - 1
+    halvings = max(2, ceil(log2(max(shape[1:]) / MAP_SIDE)))
+    stride = 2 if halvings > 2 else 1
+    pools = halvings - (stride - 1)
+    depth = max(len(CHANNELS), pools + 1)
+    layers, previous = [], shape[0]
+    for i in range(depth):
+        channels, kernel = CHANNELS[min(i, 3)], 5 if i < 2 else 3
+        layers += [
+            CONV[space](previous, channels, kernel, stride if i == 0 else 1, kernel // 2, bias=False),
+            NORM[space](channels),
+        ]
+        if i < pools:  # before the ReLU: the same maxima, a quarter of the work
+            layers.append(MAX_POOL[space](2, ceil_mode=True))  # ceil: a thin side never vanishes
+        layers.append(nn.ReLU(inplace=True))
+        previous = channels
+    return ConvEncoder(nn.Sequential(*layers, MEAN_POOL[space](1), nn.Flatten()), previous, CHANNELS_LAST[space])
+
+
+def resnet18(shape: Shape) -> nn.Module:
+    """ResNet-18 without its classifier, the geometry and weight names of torchvision's (He et al. 2016)."""
+    from monai.networks.nets.resnet import resnet18 as monai_resnet18  # here, as MONAI takes seconds to import
+
+    space = len(shape) - 1
+    layers = monai_resnet18(
+        spatial_dims=space, n_input_channels=shape[0], conv1_t_stride=2, bias_downsample=False, feed_forward=False
+    )
+    return ConvEncoder(layers, 512, MONAI_FORMAT[space])
+
+
+def densenet121(shape: Shape) -> nn.Module:
+    """DenseNet-121 without its classifier (Huang et al. 2017)."""
+    return _densenet121(shape, nn.Identity(), 1024)
+
+
+def densenet121_projected(shape: Shape) -> nn.Module:
+    """The paper's encoder of brain volumes: its published code clusters this projection of DenseNet-121."""
+    return _densenet121(shape, nn.Sequential(nn.Linear(1024, 512), nn.ReLU(inplace=True), nn.Linear(512, 128)), 128)
+
+
+def _densenet121(shape: Shape, out: nn.Module, dim: int) -> nn.Module:
+    from monai.networks.nets.densenet import DenseNet121
+
+    space = len(shape) - 1
+    layers = DenseNet121(spatial_dims=space, in_channels=shape[0], out_channels=1)
+    layers.class_layers.out = out
+    return ConvEncoder(layers, dim, MONAI_FORMAT[space])
+
+
+def mlp(shape: Shape) -> nn.Module:
+    return MLP(*shape)
+
+
+ENCODERS: dict[str, Callable[[Shape], nn.Module]] = {
+    "paper": paper,
+    "light": light,
+    "resnet18": resnet18,
+    "densenet121": densenet121,
+    "densenet121_projected": densenet121_projected,
+    "mlp": mlp,
+}
+
+
+def default_encoder(input_shape: Shape) -> str:
+    """`mlp` for features, `light` for images and volumes."""
+    return "mlp" if len(input_shape) == 1 else "light"
+
+
+def build_encoder(name: str, input_shape: Shape) -> nn.Module:
+    """The named encoder for inputs of this shape; it has `.dim`, the length of its embeddings."""
+    shape = tuple(int(side) for side in input_shape)
+    if name not in ENCODERS:
+        raise ValueError(f"Expected an encoder among {', '.join(ENCODERS)}. Received: {name!r}. Choose one of these.")
+    if name == "mlp" and len(shape) != 1:
+        raise ValueError(
+            f"Expected features, one row of numbers per subject, for the encoder 'mlp'. Received: inputs of shape "
+            f"{shape}. Choose {default_encoder(shape)!r} for images and volumes."
+        )
+    if name != "mlp" and len(shape) not in (3, 4):
+        raise ValueError(
+            f"Expected images (channels, H, W) or volumes (channels, D, H, W) for the encoder {name!r}. Received: "
+            f"inputs of shape {shape}. Choose 'mlp' for features."
+        )
+    if name.startswith(("resnet", "densenet")) and min(shape[1:]) < LEAST_SIDE:
+        raise ValueError(
+            f"Expected at least {LEAST_SIDE} pixels a side for the encoder {name!r}. Received: inputs of shape "
+            f"{shape}. Enlarge the images, or choose 'light'."
+        )
+    return ENCODERS[name](shape)

@@ -1,0 +1,97 @@
+"""The run folder: what a run leaves behind, written whole or not at all, holding nothing that can execute."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+FORMAT = 1  # of recipe.json; raised when old folders can no longer be read
+MODEL, RECIPE = "model.safetensors", "recipe.json"
+VERSIONED = ("phenogroups", "torch", "monai", "scikit-learn", "numpy")
+
+
+class RunError(ValueError):
+    """A run folder cannot be written or read; the message says why."""
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in VERSIONED}}
+
+
+@contextmanager
+def new_run_folder(folder: str | Path) -> Iterator[Path]:
+    """A folder to write into, which takes its name only when everything in it is complete."""
+    folder = Path(folder)
+    if folder.exists() and not (folder / RECIPE).is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(
+            f"Expected a new folder or an earlier run to replace. Received: {folder}, which holds other things. "
+            "Choose another folder (--out)."
+        )
+    partial = folder.with_name(folder.name + ".partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(partial, folder)
+    except OSError as error:
+        raise RunError(f"Expected to write the run folder {folder}. Received: {error}.") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_writable(folder: str | Path) -> None:
+    """Say before training, not after it, that the run folder cannot be written."""
+    folder = Path(folder)
+    with new_run_folder(folder.with_name(folder.name + ".test")):
+        pass
+    folder.with_name(folder.name + ".test").rmdir()
+
+
+def write_model(folder: Path, recipe: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, folder / MODEL)
+    text = json.dumps({"format": FORMAT, **recipe, "versions": versions()}, indent=2, allow_nan=False)
+    (folder / RECIPE).write_text(text + "\n", encoding="utf-8")
+
+
+def read_recipe(folder: str | Path) -> dict[str, Any]:
+    path = Path(folder) / RECIPE
+    if not path.is_file():
+        raise RunError(f"Expected a run folder with {RECIPE}. Received: {folder}, which has none.")
+    try:
+        recipe = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunError(f"Expected {path} to be JSON. Received: {error}.") from error
+    if not isinstance(recipe, dict) or recipe.get("format") != FORMAT:
+        raise RunError(f"Expected {path} in format {FORMAT}. Received another. Use the version that wrote it.")
+    for key, kind in (("method", str), ("settings", dict), ("input_shape", list)):
+        if not isinstance(recipe.get(key), kind):
+            raise RunError(f"Expected {path} to name its {key}. Received: {recipe.get(key)!r}.")
+    return recipe
+
+
+def read_tensors(folder: str | Path) -> dict[str, Tensor]:
+    path = Path(folder) / MODEL
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"Expected a model in {path}. Received: {error}.") from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file appears complete or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        raise RunError(f"Expected to write {path}. Received: {error}.") from error

@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+
+from phenogroups.clustering.kmeans import (
+    balanced_labels,
+    inverse_square_proportions,
+    sinkhorn_kmeans,
+    squared_distances,
+)
+
+
+def blobs(sizes, dims=5, apart=6.0, seed=0):
+    rng = np.random.default_rng(seed)
+    centers = rng.normal(size=(len(sizes), dims)) * apart
+    return torch.as_tensor(
+        np.concatenate([rng.normal(size=(n, dims)) + c for n, c in zip(sizes, centers, strict=True)])
+    )
+
+
+def labels_of(z, found):
+    return squared_distances(z, found.centroids).argmin(1)
+
+
+def test_distances_equal_a_direct_sum():
+    z, c = torch.randn(20, 4).double(), torch.randn(3, 4).double()
+    direct = torch.stack([((z - centroid) ** 2).sum(1) for centroid in c], dim=1)
+    torch.testing.assert_close(squared_distances(z, c), direct)
+
+
+def test_proportions_equal_the_paper_formula_and_are_finite_on_a_centroid():
+    d2 = torch.tensor([[1.0, 4.0, 9.0], [0.0, 1.0, 1.0]])
+    q = inverse_square_proportions(d2)
+    torch.testing.assert_close(q[0], (1 / d2[0]) / (1 / d2[0]).sum())
+    torch.testing.assert_close(q[1], torch.tensor([1.0, 0.0, 0.0]))
+
+
+def test_without_balance_equals_scikit_learn():
+    z = blobs([60, 100, 40])
+    ours = sinkhorn_kmeans(z, 3, balance=0)
+    theirs = KMeans(3, n_init=10, random_state=0).fit(z.numpy())
+    assert ours.inertia * len(z) == pytest.approx(theirs.inertia_)
+
+
+@pytest.mark.parametrize(("balance", "expected"), [(0.0, 0.26), (0.5, 0.38), (1.0, 0.5)])
+def test_sizes_move_from_the_datas_own_to_equal_with_balance(balance, expected):
+    z = blobs([260, 740])
+    epsilon = 0.02  # so cold that the rounded plan has the sizes of the plan
+    found = sinkhorn_kmeans(z, 2, balance=balance, epsilon=epsilon)
+    sizes = torch.bincount(balanced_labels(squared_distances(z, found.centroids), balance, epsilon)) / len(z)
+    assert sizes.min().item() == pytest.approx(expected, abs=0.02)
+
+
+def test_same_seed_same_bits():
+    z = blobs([50, 50, 50])
+    assert torch.equal(sinkhorn_kmeans(z, 3, seed=4).centroids, sinkhorn_kmeans(z, 3, seed=4).centroids)
+
+
+def test_identical_subjects_give_finite_centroids():
+    found = sinkhorn_kmeans(torch.ones(10, 3), 2)
+    assert torch.isfinite(found.centroids).all()
