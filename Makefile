@@ -1,9 +1,10 @@
 # Two commands on a machine with Python 3.11 and a package index: make demo, make test.
-PYTHON ?= python3.11
+# asked, not looked up: a shim of that name may lead nowhere
+PYTHON ?= $(shell python3.11 -c 'import sys; print(sys.executable)' 2>/dev/null || echo python3)
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: demo test check benchmark clean
+.PHONY: demo test check clean
 
 demo: $(INSTALLED)
 	$(BIN)/phenogroups demo
@@ -20,7 +21,6 @@ check: $(INSTALLED)
 # stamped only when the whole installation went well, so that an interrupted one is done again
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 

@@ -4,3 +4,25 @@ import os
 
 # threads that sleep between operations instead of spinning: several times faster when cores are shared
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import numpy as np
+import pytest
+
+from phenogroups.data.cohort import Cohort
+from phenogroups.data.examples.drawn import drawn_digits
+
+
+@pytest.fixture(scope="session")
+def images() -> Cohort:
+    return drawn_digits(120, size=16, seed=1)
+
+
+@pytest.fixture(scope="session")
+def features() -> Cohort:
+    """Patients differ from controls in the first feature and from each other in the second."""
+    rng = np.random.default_rng(0)
+    ill, truth = np.arange(120) % 2, rng.integers(0, 2, 120)
+    inputs = rng.normal(size=(120, 6))
+    inputs[:, 0] += 3 * ill
+    inputs[:, 1] += ill * np.where(truth, 3, -3)
+    return Cohort(inputs.astype(np.float32), ill, truth=truth, name="features")

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -82,7 +83,7 @@ def test_an_exact_m_step_never_lowers_the_bound():
 
         optimizer.step(closure)  # pyright: ignore
         bounds.append(lower_bound(experts(z), gate(z), q, diagnosis).item())
-    assert all(later >= earlier - 1e-9 for earlier, later in zip(bounds, bounds[1:], strict=False))
+    assert all(later >= earlier - 1e-9 for earlier, later in itertools.pairwise(bounds))
     assert bounds[-1] > bounds[0]
 
 

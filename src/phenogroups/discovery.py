@@ -4,13 +4,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from phenogroups.data.cohort import Cohort
+from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.tables import read_inputs, read_table, spec_from_json, subject_names
 from phenogroups.evaluation.scores import Scores, score
 from phenogroups.methods import Method, Prediction, load, name_of, settings_of
@@ -27,6 +26,7 @@ class Discovery:
     method: Method
     scores: dict[str, Scores]  # of the held-out part
     subgroups: pd.DataFrame  # one row per subject
+    sentences: list[str]  # the findings in plain words
     folder: Path
 
 
@@ -45,81 +45,79 @@ def discover(
     `table` says how the cohort's table was read, so that `predict` reads new ones alike; `beside` are methods whose
     scores stand next to this one's.
     """
-    folder = Path(folder)
+    folder, table = Path(folder), dict(table or {})
     check_writable(folder)
     cohort.require(method.n_subgroups, controls=method.needs_controls)
     train, test = cohort.split(held_out, method.seed)
-    train.require(method.n_subgroups, controls=method.needs_controls)
-    method.fit(train, progress=progress)
-    seen, new = method.predict_cohort(train), method.predict_cohort(test)
-    scores = {name_of(method): score(test, new)}
-    for name, other in (beside or {}).items():
-        scores[name] = score(test, other.fit(train).predict_cohort(test))
-    subgroups = pd.concat([subgroup_table(train, seen, "train"), subgroup_table(test, new, "held-out")])
     recipe = {
         "method": name_of(method),
         "settings": settings_of(method),
         "input_shape": list(cohort.input_shape),
         "cohort": {"name": cohort.name, "subjects": len(cohort), "fingerprint": cohort.fingerprint},
         "held_out": held_out,
-        "table": dict(table or {}),
+        "table": table,
     }
+    method.fit(train, progress=progress)
+    seen, new = method.predict_cohort(train), method.predict_cohort(test)
+    scores = {name_of(method): score(test, new)}
+    for name, other in (beside or {}).items():
+        scores[name] = score(test, other.fit(train).predict_cohort(test))
+    subgroups = pd.concat([subgroup_table(train, seen, "train"), subgroup_table(test, new, "held-out")])
+    sentences = summary(train, test, new, next(iter(scores.values())))
     history = pd.DataFrame(getattr(method, "history_", []))
     with new_run_folder(folder) as partial:
         write_model(partial, recipe, method.tensors())
-        subgroups.to_csv(partial / "subgroups.csv", index=False, float_format="%.6g")
-        history.to_csv(partial / "history.csv", index=False, float_format="%.6g")
+        write_csv(partial / "subgroups.csv", subgroups)
         text = json.dumps({name: asdict(found) for name, found in scores.items()}, indent=2)
-        (partial / "scores.json").write_text(text + "\n", encoding="utf-8")
+        write_whole(partial / "scores.json", text + "\n")
+        features = table.get("features") or None
+        shown = "What sets apart the held-out patients" if test.inputs.ndim == 2 else "Held-out patients most typical"
         figures = {
             "Where the held-out subjects lie in the learned embedding": embedding_figure(new, test, seen),
-            "Held-out patients most typical of each subgroup": exemplars_figure(test, new),
+            f"{shown} of each subgroup": exemplars_figure(test, new, feature_names=features),
         }
         if len(history):
+            write_csv(partial / "history.csv", history)
             figures["How training went"] = history_figure(history)
         write_report(
-            partial / "report.html", title=f"Subgroups of {cohort.name}", sentences=summary(train, test, new, scores),
-            scores=scores, figures=figures, recipe=recipe,
+            partial / "report.html", title=f"Subgroups of {cohort.name}", sentences=sentences, scores=scores,
+            figures=figures, recipe=recipe,
         )  # fmt: skip
-    return Discovery(method, scores, subgroups, folder)
+    return Discovery(method, scores, subgroups, sentences, folder)
 
 
 def subgroup_table(cohort: Cohort, prediction: Prediction, part: str) -> pd.DataFrame:
     """One row per subject; a control has probabilities but no subgroup."""
-    letters = np.array(list(ascii_uppercase[: prediction.subgroup.shape[1]]))
-    columns = {
-        "subject": cohort.subject,
-        "part": part,
-        "diagnosis": np.where(cohort.is_patient, "patient", "control"),
-        "subgroup": np.where(cohort.is_patient, letters[prediction.subgroup.argmax(axis=1)], ""),
-        **probability_columns(prediction),
-    }
-    return pd.DataFrame(columns)
+    columns = prediction_columns(prediction)
+    columns["subgroup"] = np.where(cohort.is_patient, columns["subgroup"], "")
+    diagnosis = np.where(cohort.is_patient, "patient", "control")
+    return pd.DataFrame({"subject": cohort.subject, "part": part, "diagnosis": diagnosis, **columns})
 
 
-def probability_columns(prediction: Prediction) -> dict[str, np.ndarray]:
-    columns = {f"p_{ascii_uppercase[k]}": p for k, p in enumerate(prediction.subgroup.T)}
-    if prediction.diagnosis is not None:
-        columns["p_patient"] = prediction.diagnosis
-    return columns
+def prediction_columns(prediction: Prediction) -> dict[str, np.ndarray]:
+    """The surest subgroup by its letter, then all probabilities."""
+    letters = np.array([subgroup_letter(k) for k in range(prediction.subgroup.shape[1])])
+    columns = {"subgroup": letters[prediction.subgroup.argmax(axis=1)]}
+    columns |= {f"p_{letter}": p for letter, p in zip(letters, prediction.subgroup.T, strict=True)}
+    return columns if prediction.diagnosis is None else {**columns, "p_patient": prediction.diagnosis}
 
 
-def summary(train: Cohort, test: Cohort, new: Prediction, scores: Mapping[str, Scores]) -> list[str]:
+def summary(train: Cohort, test: Cohort, new: Prediction, scores: Scores) -> list[str]:
     """The findings in plain sentences."""
     k = new.subgroup.shape[1]
     sizes = np.bincount(new.subgroup[test.is_patient].argmax(axis=1), minlength=k)
-    shares = ", ".join(f"{ascii_uppercase[i]} {n / sizes.sum():.0%} ({n})" for i, n in enumerate(sizes))
-    own = next(iter(scores.values()))
+    shares = ", ".join(f"{subgroup_letter(i)} {n / sizes.sum():.0%} ({n})" for i, n in enumerate(sizes))
     said = [
         f"{k} subgroups were looked for among {train.is_patient.sum()} patients, contrasted with "
         f"{(~train.is_patient).sum()} controls; {len(test)} further subjects were held out.",
         f"Among the {sizes.sum()} held-out patients: {shares}.",
     ]
-    if own.class_bacc is not None:
-        said.append(f"Held-out patients are told from controls with a balanced accuracy of {own.class_bacc:.3f}.")
-    if own.subgroup_bacc is not None:
+    if scores.class_bacc is not None:
+        said.append(f"Held-out patients are told from controls with a balanced accuracy of {scores.class_bacc:.3f}.")
+    if scores.subgroup_bacc is not None:
         said.append(
-            f"Against the known subgroups, which were not used in training, balanced accuracy is {own.subgroup_bacc:.3f}."
+            "Against the known subgroups, which were not used in training, balanced accuracy is "
+            f"{scores.subgroup_bacc:.3f}."
         )
     said.append(
         "The number of subgroups was given, not found: this run does not show that there are subgroups at all, "
@@ -135,24 +133,23 @@ def predict_table(
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """Subgroups of new subjects, read as the run's own table was; also written to `out`."""
+    if Path(out).resolve() == Path(table).resolve():
+        raise RunError(f"Expected another file to write than the table itself. Received: {out}.")
     recipe = read_recipe(run)
     if not recipe.get("table"):
         raise RunError(
             f"Expected a run made from a table. Received: {run}, made from arrays. "
-            "Use phenogroups.load(run).predict_subgroup(X) in Python."
+            f"In Python, phenogroups.load({str(run)!r}).predict_subgroup(X) assigns an array X."
         )
     method = load(run)
     spec = spec_from_json(recipe["table"])
-    rows = read_table(table)
-    subject = subject_names(rows, spec)
-    prediction = method.predict_cohort(read_inputs(table, spec, progress=progress))
-    letters = np.array(list(ascii_uppercase[: prediction.subgroup.shape[1]]))
-    found = pd.DataFrame(
-        {
-            "subject": subject,
-            "subgroup": letters[prediction.subgroup.argmax(axis=1)],
-            **probability_columns(prediction),
-        }
-    )
-    write_whole(Path(out), found.to_csv(index=False, float_format="%.6g"))
+    subject = subject_names(read_table(table), spec)
+    inputs = read_inputs(table, spec, shape=method.input_shape_, progress=progress)
+    found = pd.DataFrame({"subject": subject, **prediction_columns(method.predict_cohort(inputs))})
+    write_csv(Path(out), found)
     return found
+
+
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    """Nine digits, which tell any two float32 apart."""
+    write_whole(path, table.to_csv(index=False, float_format="%.9g"))

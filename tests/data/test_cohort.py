@@ -43,9 +43,12 @@ def test_a_split_never_separates_a_group(groups, held_out, seed):
     try:
         train, test = made.split(held_out, seed)
     except CohortError:
-        assert len(set(groups)) < 8  # too few groups to hold any out
+        # too few groups to have patients and controls on both sides
+        assert min(len(set(made.group[made.diagnosis == kind])) for kind in (0, 1)) < 8
         return
     assert not set(train.group) & set(test.group)
+    for part in (train, test):
+        assert set(part.diagnosis) == {0, 1}
     assert len(train) + len(test) == len(made)
 
 
@@ -67,6 +70,8 @@ def test_a_split_is_stratified_and_seeded():
         ({"subject": ["a", "a", "b"]}, ["every subject id once", "2 rows (a, a)", "group column"]),
         ({"inputs": np.array([[1.0], [np.nan], [2.0]])}, ["NaN", "1 row (s1)"]),
         ({"inputs": np.zeros((3, 2, 2))}, ["shape (3, 2, 2)"]),
+        ({"inputs": np.array([["a"], ["b"], ["c"]])}, ["Expected numbers"]),
+        ({"inputs": [[1], [2], [None]]}, ["Expected numbers", "object"]),
         ({"inputs": np.zeros((0, 2)), "diagnosis": []}, ["at least one subject"]),
     ],
 )
@@ -84,6 +89,12 @@ def test_bad_input_gets_one_clear_message(given, words):
 def test_a_cohort_without_a_question_is_refused(diagnosis, words):
     with pytest.raises(CohortError, match=words):
         Cohort(np.zeros((3, 2)), diagnosis).require(2)
+
+
+def test_a_split_needs_both_classes_on_both_sides():
+    made = cohort(20, group=np.where(np.arange(20) % 2, "one family", np.arange(20)))
+    with pytest.raises(CohortError, match="10 patients in 1 groups"):
+        made.split()
 
 
 def test_fingerprint_follows_the_content():

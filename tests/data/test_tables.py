@@ -61,7 +61,7 @@ def test_sizes_and_channels_are_brought_to_one(table, tmp_path):
     Image.fromarray(np.zeros((16, 12, 3), dtype=np.uint8)).save(tmp_path / "0.png")
     with pytest.raises(CohortError) as error:
         Cohort.from_table(table, **COLUMNS)
-    assert "(1, 8, 8) as most have" in str(error.value)
+    assert "(1, 8, 8), channels first, as most have" in str(error.value)
     assert "(3, 16, 12) in 1 row (sub-0)" in str(error.value)
     cohort = Cohort.from_table(table, **COLUMNS, reading=Reading(size=(8, 8), channels=1))
     assert cohort.inputs.shape == (8, 1, 8, 8)
@@ -114,6 +114,11 @@ def test_unreadable_files_are_all_named(table, tmp_path):
         ({"dx": ["HC"] * 7 + [""]}, {"patient": ()}, ["'' in 1 row (sub-7)"]),
         ({}, {"control": (), "patient": ()}, ["'0' or 'control'", "'HC', 'SZ' in 8 rows"]),
         ({}, {"patient": ("HC", "SZ")}, ["control or patient", "HC"]),
+        (
+            {"dx": ["HC"] * 3 + ["hc"] + ["SZ"] * 4},  # a slip of the pen must not make a patient
+            {"patient": ()},
+            ["'HC' (control) or one other word (patient)", "'SZ', 'hc' in 5 rows (sub-3,"],
+        ),
         ({"id": ["x"] * 8}, {}, ["every subject id once"]),
     ],
 )

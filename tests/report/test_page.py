@@ -180,7 +180,7 @@ def test_truth_looks_like_the_subgroup_it_matches():
     def color_of(ax, name):
         return next(c.get_facecolor() for c in ax.collections if c.get_label().startswith(name))
 
-    assert np.array_equal(color_of(truth, "a$b"), color_of(found, "Subgroup 1"))
+    assert np.array_equal(color_of(truth, "a$b"), color_of(found, "Subgroup B"))
 
 
 def test_embedding_figure_of_extreme_cohorts():
@@ -222,7 +222,7 @@ def test_exemplars_of_an_empty_subgroup_and_of_black_images():
     cohort.inputs[:] = 0
     figure = exemplars_figure(cohort, prediction)
     draw(figure)
-    assert "Subgroup 1\nn = 0" in [text.get_text() for ax in figure.axes for text in ax.texts]
+    assert "Subgroup B\nn = 0" in [text.get_text() for ax in figure.axes for text in ax.texts]
 
 
 def test_features_are_bars_in_standard_deviations_of_controls():

@@ -14,17 +14,19 @@ from torch import Tensor
 from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.mixture import TiedMixture, tied_mixture
 
-SEARCHED = 3000  # patients and controls among whom candidates are compared; the winner is fitted on all
+SEARCHED = 1500  # patients and controls among whom candidates are compared; the winner is fitted on all
 SMALLEST = 0.02  # a subgroup with a smaller share of the patients is a handful of outliers
+LIMIT = 2.5  # deviations beyond which a subject counts no more: a few far away must not look like a subgroup
 
 
 def contrastive_mixture(
-    patients: Tensor, controls: Tensor, n_subgroups: int, *, n_starts: int = 40, seed: int = 0
+    patients: Tensor, controls: Tensor, n_subgroups: int, *, n_starts: int = 25, seed: int = 0
 ) -> TiedMixture:
-    """A tied mixture of the patients, chosen among `n_starts` starts by `specificity`."""
+    """A tied mixture of the patients, chosen among `n_starts` starts by its `specificity`."""
     rng = np.random.default_rng(seed)
-    some, others = (_sample(z.double(), rng) for z in (patients, controls))
+    some, others = _thinned(patients), _thinned(controls)
     best, best_score = None, -math.inf
+    judged: set[float] = set()
     for _ in range(n_starts):
         # K-means on a few axes at a time: on all of them it would find the loudest split again and again
         axes = rng.choice(some.shape[1], size=min(int(rng.integers(1, 4)), some.shape[1]), replace=False)
@@ -32,6 +34,9 @@ def contrastive_mixture(
         start = sinkhorn_kmeans(view, n_subgroups, balance=0, n_starts=1, seed=int(rng.integers(2**31)))
         labels = squared_distances(view, start.centroids).argmin(dim=1)
         found = tied_mixture(some, n_subgroups, start=_one_hot(labels, n_subgroups))
+        if found.log_sizes.exp().min() < SMALLEST or round(found.log_likelihood, 3) in judged:
+            continue  # a handful of outliers, or a candidate found before
+        judged.add(round(found.log_likelihood, 3))
         score = specificity(found, some, others)
         if score > best_score:
             best, best_score = found, score
@@ -42,17 +47,18 @@ def contrastive_mixture(
 
 def specificity(found: TiedMixture, patients: Tensor, controls: Tensor) -> float:
     """Mean log-likelihood that subgroups gain over none, among patients minus among controls."""
-    posterior = found.log_posterior(patients).exp()
-    if posterior.mean(0).min() < SMALLEST:
-        return -math.inf
+    patients, controls = _thinned(patients), _thinned(controls)
     center = found.log_sizes.exp() @ found.means
     _, _, axes = torch.linalg.svd(found.means - center, full_matrices=False)
     axes = found.whitening @ axes[: len(found.means) - 1].T  # where the subgroups differ, and nowhere else
-    return gain(patients @ axes, posterior) - gain(controls @ axes, found.log_posterior(controls).exp())
+    gains = (gain(z @ axes, found.log_posterior(z).exp()) for z in (patients, controls))
+    return next(gains) - next(gains)
 
 
 def gain(z: Tensor, start: Tensor) -> float:
     """How much better, per subject, a tied mixture describes `z` than one Gaussian; the better of two starts."""
+    z = (z - z.mean(0)) / z.std(0, correction=0).clamp_min(torch.finfo(z.dtype).tiny)
+    z = z.clamp(-LIMIT, LIMIT)
     one = tied_mixture(z, 1, start=torch.ones(len(z), 1)).log_likelihood
     k = start.shape[1]
     clusters = sinkhorn_kmeans(z, k, balance=0, n_starts=1)
@@ -60,8 +66,8 @@ def gain(z: Tensor, start: Tensor) -> float:
     return max(tied_mixture(z, k, start=s).log_likelihood for s in (start, again)) - one
 
 
-def _sample(z: Tensor, rng: np.random.Generator) -> Tensor:
-    return z if len(z) <= SEARCHED else z[torch.as_tensor(np.sort(rng.choice(len(z), SEARCHED, replace=False)))]
+def _thinned(z: Tensor) -> Tensor:
+    return z[:: -(-len(z) // SEARCHED)].double()
 
 
 def _one_hot(labels: Tensor, k: int) -> Tensor:

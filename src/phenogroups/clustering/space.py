@@ -1,4 +1,4 @@
-"""The space in which patients are clustered: embeddings scaled by the patients, without what is not a kind of illness."""
+"""The space in which patients are clustered: embeddings scaled by the patients, without what is no kind of illness."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,6 +1,6 @@
 """From a cohort to batches: shuffled and augmented for the M-step, plain and in order for the E-step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 from phenogroups.data.augment import Augmentation
+
+NUMBERS_AT_ONCE = 2**22  # in a block of inputs: two volumes of 128 voxels a side
+MOST_ROWS = 64  # on a CPU as fast per subject as more, and one subject alone waits for one block only
 
 
 @dataclass(frozen=True)
@@ -54,3 +57,21 @@ def training_batches(
         yield Batch(
             tuple(augmentation(x) for _ in range(views)), diagnosis[index.to(diagnosis.device)], index.to(device)
         )
+
+
+def read_in_blocks(
+    inputs: np.ndarray, read: Callable[[Tensor], dict[str, Tensor]], device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
+    """What `read` makes of all rows, in order, on the CPU; its tensors have one row per input.
+
+    Every block has the same number of rows (the last is filled up), because matrix products round differently for
+    different shapes: so a subject gets the same bits alone and in company.
+    """
+    rows = int(np.clip(NUMBERS_AT_ONCE // np.prod(inputs.shape[1:]), 1, MOST_ROWS))
+    found: dict[str, list[Tensor]] = {}
+    for first in range(0, len(inputs), rows):
+        some = inputs[first : first + rows]
+        block = np.concatenate([some, np.repeat(some[:1], rows - len(some), axis=0)])
+        for name, values in read(as_tensor(block, device)).items():
+            found.setdefault(name, []).append(values[: len(some)].cpu())
+    return {name: torch.cat(parts) for name, parts in found.items()}

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,11 @@ import pandas as pd
 
 CONTROL, PATIENT = 0, 1
 UNKNOWN = -1  # truth of a control, or of a patient whose subgroup nobody knows
+
+
+def subgroup_letter(k: int) -> str:
+    """A, B, ... Z, AA, AB, ...: what a subgroup is called in tables and on pages."""
+    return (subgroup_letter(k // 26 - 1) if k >= 26 else "") + ascii_uppercase[k % 26]
 
 
 class CohortError(ValueError):
@@ -36,6 +42,7 @@ class Cohort:
     name: str = "cohort"
 
     def __post_init__(self) -> None:
+        self._set(inputs=np.asanyarray(self.inputs))
         count = len(self.inputs)
         if len(self.subject) == 0:
             width = len(str(max(count - 1, 0)))
@@ -86,6 +93,8 @@ class Cohort:
                 f"Expected every subject id once. Received repeated ids in {self._rows(repeated)}. "
                 "Name rows apart, and name what belongs together (two eyes, two visits) in the group column."
             )
+        if self.inputs.dtype.kind not in "biuf":
+            raise CohortError(f"Expected numbers as inputs. Received: values of type {self.inputs.dtype}.")
         if np.issubdtype(self.inputs.dtype, np.floating) and not isinstance(self.inputs, np.memmap):
             broken = ~np.isfinite(self.inputs.reshape(len(self.inputs), -1).sum(axis=1, dtype=np.float64))
             if broken.any():
@@ -137,19 +146,25 @@ class Cohort:
 
     def require(self, n_subgroups: int, *, controls: bool = True) -> None:
         """Raise unless subgroups can be looked for here."""
-        patients = int(self.is_patient.sum())
-        if controls and patients == len(self):
-            raise CohortError("Expected patients and controls (two classes). Received: one class, all patients.")
-        if patients == 0:
-            raise CohortError("Expected patients and controls (two classes). Received: one class, all controls.")
-        if patients < n_subgroups:
+        patients = self.is_patient
+        if patients.all() and controls:
             raise CohortError(
-                f"Expected at least as many patients as subgroups. Received: {patients} patients "
-                f"for {n_subgroups} subgroups. Ask for fewer subgroups or bring more patients."
+                f"Expected patients and controls (two classes). Received: one class, all patients, in "
+                f"{name_rows(self.subject)}. Bring controls, or say which words of the diagnosis mean control."
+            )
+        if not patients.any():
+            raise CohortError(
+                f"Expected patients and controls (two classes). Received: one class, all controls, in "
+                f"{name_rows(self.subject)}. Bring patients, or say which words of the diagnosis mean patient."
+            )
+        if patients.sum() < n_subgroups:
+            raise CohortError(
+                f"Expected at least as many patients as subgroups. Received: {patients.sum()} patients for "
+                f"{n_subgroups} subgroups, in {self._rows(patients)}. Ask for fewer subgroups or bring more patients."
             )
 
     def split(self, held_out: float = 0.2, seed: int = 0) -> "tuple[Cohort, Cohort]":
-        """(train, held out), stratified by diagnosis; a group is never separated."""
+        """(train, held out), stratified by diagnosis; a group is never separated, and both parts have both classes."""
         groups, member = np.unique(self.group.astype(str), return_inverse=True)
         ill = np.zeros(len(groups), dtype=bool)
         np.logical_or.at(ill, member, self.is_patient)
@@ -162,11 +177,12 @@ class Cohort:
             # a group goes out while its middle lies inside the share asked for
             out[order[reached - size[order] / 2 < held_out * size[order].sum()]] = True
         rows = out[member]
-        if rows.all() or not rows.any():
-            raise CohortError(
-                f"Expected enough groups to hold out a share of {held_out} of {len(self)} subjects. "
-                f"Received: {len(groups)} groups. Bring more, or hold out another share."
-            )
+        for name, kind in (("patients", self.is_patient), ("controls", ~self.is_patient)):
+            if kind.any() and (rows[kind].all() or not rows[kind].any()):
+                raise CohortError(
+                    f"Expected enough {name} to train on and to hold out a share of {held_out}. Received: {kind.sum()} "
+                    f"{name} in {len(np.unique(member[kind]))} groups. Bring more, or hold out another share."
+                )
         return self[~rows], self[rows]
 
     @classmethod

@@ -32,31 +32,35 @@ class TableSpec:
 
 def spec_from_json(stored: Mapping[str, Any]) -> TableSpec:
     """What `dataclasses.asdict` made of a spec, after a way through JSON."""
-    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
-    reading = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.pop("reading").items()}
+    columns: dict[str, Any] = {key: _tuple_if_list(value) for key, value in stored.items()}
     try:
-        return TableSpec(**plain, reading=Reading(**reading))
-    except TypeError as error:
+        reading = {key: _tuple_if_list(value) for key, value in columns.pop("reading").items()}
+        return TableSpec(**columns, reading=Reading(**reading))
+    except (TypeError, KeyError, AttributeError) as error:
         raise CohortError(f"Expected a recipe that says how its table is read. Received: {error}.") from error
 
 
-def read_table(path: str | Path | pd.DataFrame) -> pd.DataFrame:
+def _tuple_if_list(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def read_table(table: str | Path | pd.DataFrame) -> pd.DataFrame:
     """All cells as text; an empty cell is ''."""
-    if isinstance(path, pd.DataFrame):
-        return path.astype(object).where(path.notna(), "").astype(str).reset_index(drop=True)
-    path = Path(path)
+    if not isinstance(table, str | Path):
+        return table.astype(object).where(table.notna(), "").astype(str).reset_index(drop=True)
+    path = Path(table)
     if not path.is_file():
         raise CohortError(f"Expected a table of subjects. Received: {path}, which does not exist.")
     try:
-        table = pd.read_csv(
+        rows = pd.read_csv(
             path, sep="\t" if path.suffix.lower() in (".tsv", ".tab") else ",", dtype=str, keep_default_na=False,
             encoding="utf-8-sig", index_col=False,
         )  # fmt: skip
     except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
         raise CohortError(f"Expected a CSV or TSV table in UTF-8. Received: {path}, unreadable ({error}).") from error
-    if table.empty:
+    if rows.empty:
         raise CohortError(f"Expected at least one subject. Received: {path} without rows.")
-    return table
+    return rows
 
 
 def read_cohort(
@@ -91,9 +95,13 @@ def read_inputs(
     spec: TableSpec,
     *,
     folder: str | Path | None = None,
+    shape: tuple[int, ...] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> np.ndarray:
-    """Images (rows, channels, ...) or features (rows, features), float32; needs no diagnosis."""
+    """Images (rows, channels, ...) or features (rows, features), float32; needs no diagnosis.
+
+    `shape` is what every image must have; without it, they must have one shape.
+    """
     rows = read_table(table)
     subject = subject_names(rows, spec)
     if spec.image is None:
@@ -115,7 +123,7 @@ def read_inputs(
             f"Expected a readable file in every row. Received {len(broken)} that are not; mend or drop them:\n"
             + "\n".join(broken)
         )
-    _require_one_shape(images, subject)
+    _require_one_shape(images, subject, shape)
     return np.stack(images)
 
 
@@ -152,15 +160,17 @@ def map_diagnosis(column: pd.Series, spec: TableSpec, subject: np.ndarray) -> np
             raise CohortError(
                 f"Expected a word to mean control or patient. Received both for: {set(control) & set(patient)}."
             )
-        # one list given: everything else is the other, unless it is empty
+        # one list given: the other word means the other; two other words may be a slip of the pen
         rest = tuple(word for word in words.unique() if word and word not in (*control, *patient))
-        control, patient = control or rest, patient or rest
+        if len(rest) == 1:
+            control, patient = control or rest, patient or rest
     known = words.isin(control) | words.isin(patient)
     if not known.all():
         strange = ", ".join(repr(value) for value in sorted(column[~known].unique())[:10])
+        control, patient = (" or ".join(map(repr, words)) or "one other word" for words in (control, patient))
         raise CohortError(
-            f"Expected diagnosis {' or '.join(map(repr, control))} (control) or {' or '.join(map(repr, patient))} "
-            f"(patient) in column {column.name!r}. Received: {strange} in {name_rows(subject[~known.to_numpy()])}. "
+            f"Expected diagnosis {control} (control) or {patient} (patient) in column {column.name!r}. "
+            f"Received: {strange} in {name_rows(subject[~known.to_numpy()])}. "
             "Say which words mean what (--control, --patient), or drop these rows."
         )
     return np.where(words.isin(patient), PATIENT, CONTROL)
@@ -198,15 +208,16 @@ def _require_columns(rows: pd.DataFrame, wanted: list[str]) -> None:
         )
 
 
-def _require_one_shape(images: list[np.ndarray], subject: np.ndarray) -> None:
-    shapes = pd.Series([image.shape for image in images])
-    common = shapes.mode()[0]
-    other = (shapes != common).to_numpy()
+def _require_one_shape(images: list[np.ndarray], subject: np.ndarray, shape: tuple[int, ...] | None) -> None:
+    found = [image.shape for image in images]
+    expected = shape or max(set(found), key=found.count)
+    other = np.array([image != expected for image in found])
     if other.any():
-        found = ", ".join(str(shape) for shape in shapes[other].unique()[:5])
+        strange = ", ".join(map(str, sorted({image for image in found if image != expected})[:5]))
         raise CohortError(
-            f"Expected one shape (channels, ...) for all images, {common} as most have. Received: {found} in "
-            f"{name_rows(subject[other])}. Give --size and --channels to bring them to one shape, or drop them."
+            f"Expected images of shape {expected}, channels first, as {'in training' if shape else 'most have'}. "
+            f"Received: {strange} in {name_rows(subject[other])}. Bring them to one shape"
+            + (" as the training images were, or drop them." if shape else " (--size, --channels), or drop them.")
         )
 
 

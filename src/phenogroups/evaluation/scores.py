@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, silhouette_score
 
@@ -74,11 +75,12 @@ def score(
 
 def score_table(rows: dict[str, Scores]) -> Table:
     """One row per name for the terminal; scores that nobody has get no column."""
-    table = Table()
-    table.add_column("")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("", no_wrap=True)
     columns = defined(rows)
     for column in columns:
-        table.add_column(SCORE_NAMES[column], justify="right")
+        words = SCORE_NAMES[column].split()
+        table.add_column(SCORE_NAMES[column], justify="right", min_width=max(map(len, words)))  # words stay whole
     for name, scores in rows.items():
         table.add_row(name, *(format_score(getattr(scores, column)) for column in columns))
     return table

@@ -1,22 +1,26 @@
 """What every method is: a dataclass of settings that is also a scikit-learn estimator."""
 
+import math
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Self, get_type_hints
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
+from typeguard import TypeCheckError, check_type
 
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, CohortError
-from phenogroups.networks.encoders import build_encoder, default_encoder
+from phenogroups.networks.encoders import MLP, build_encoder, default_encoder
 from phenogroups.networks.network import Network
 from phenogroups.training.em import Progress, expectation_maximisation, read_all
+
+LEAST = {"n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0}  # of settings that count
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,8 @@ class Prediction:
     by_centroid: np.ndarray | None = None  # (n, subgroups): read from the centroids instead of the gate
 
     def __getitem__(self, rows: Any) -> "Prediction":
-        return Prediction(**{f.name: None if (v := getattr(self, f.name)) is None else v[rows] for f in fields(self)})
+        some: dict[str, Any] = {name: None if values is None else values[rows] for name, values in vars(self).items()}
+        return Prediction(**some)
 
 
 @dataclass(eq=False, repr=False)
@@ -41,10 +46,12 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     needs_controls: ClassVar[bool] = True  # whether the diagnosis is learned from
 
-    def fit(self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None) -> "Method":
+    def fit(self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None) -> Self:
+        """Learn from a cohort, or from inputs X and diagnosis y: of its two values, the greater is the patient."""
+        self.check_settings()
         cohort = self._training_cohort(X, y)
         cohort.require(self.n_subgroups, controls=self.needs_controls)
-        self.input_shape_ = cohort.input_shape
+        self._accept(cohort.input_shape)
         self._fit(cohort, progress)
         subgroup = self.predict_cohort(cohort).subgroup.argmax(axis=1)
         self.labels_ = np.where(cohort.is_patient, subgroup, -1)
@@ -56,7 +63,8 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         return self._predict(self._inputs(X))
 
     def predict(self, X: Cohort | ArrayLike) -> np.ndarray:
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        patient = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[patient]
 
     def predict_proba(self, X: Cohort | ArrayLike) -> np.ndarray:
         """(n, 2): probability of control and of patient."""
@@ -75,12 +83,33 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         """The embedding (n, dims)."""
         return self.predict_cohort(X).embedding
 
+    def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> Self:
+        """Become fitted again from what `tensors` gave."""
+        self.classes_ = np.array([0, 1])
+        self._accept(input_shape)
+        self._restore(tensors)
+        return self
+
+    def check_settings(self) -> None:
+        """Raise where a setting is not of its declared type, before anything is read or trained."""
+        hints = get_type_hints(type(self))
+        for f in fields(self):
+            value = getattr(self, f.name)
+            plain = value.item() if isinstance(value, np.generic) else value
+            try:
+                check_type(plain, hints[f.name])
+            except TypeCheckError:
+                kind = hints[f.name].__name__ if isinstance(hints[f.name], type) else str(hints[f.name])
+                raise ValueError(f"Expected {f.name} as {kind}. Received: {value!r}.") from None
+            if f.name in LEAST and plain < LEAST[f.name]:
+                raise ValueError(f"Expected {f.name} of at least {LEAST[f.name]}. Received: {value!r}.")
+
+    # what a method supplies
     def tensors(self) -> dict[str, Tensor]:
         """Everything learned that prediction needs, for the model file."""
         raise NotImplementedError(f"{type(self).__name__} must say which tensors it learned.")
 
-    def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> None:
-        """Become fitted again from what `tensors` gave."""
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
         raise NotImplementedError(f"{type(self).__name__} must say how it is restored.")
 
     def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
@@ -92,7 +121,13 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
+        tags.transformer_tags.preserves_dtype = ["float32"]  # networks think in float32
         return tags
+
+    def _accept(self, input_shape: tuple[int, ...]) -> None:
+        self.input_shape_ = tuple(input_shape)
+        if len(self.input_shape_) == 1:
+            self.n_features_in_ = self.input_shape_[0]
 
     def _training_cohort(self, X: Any, y: Any) -> Cohort:
         if isinstance(X, Cohort):
@@ -100,14 +135,11 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
             return X
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: the diagnosis of every subject.")
-        if np.ndim(X) in (4, 5):
+        if np.asarray(X).ndim in (4, 5):
             X, y = np.asarray(X), np.asarray(y)
         else:
-            X, y = validate_data(self, X, y, dtype=np.float64)
-            X = X.astype(np.float32)
+            X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
-        if type_of_target(y) not in ("binary", "multiclass"):
-            raise ValueError(f"Unknown label type: {type_of_target(y)}. Expected one diagnosis per subject.")
         self.classes_ = np.unique(y)
         if len(self.classes_) > 2:
             raise CohortError(
@@ -121,11 +153,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         if isinstance(X, Cohort):
             inputs = X.inputs
         elif len(self.input_shape_) == 1:
-            inputs = (
-                validate_data(self, X, dtype=np.float64, reset=False).astype(np.float32)
-                if hasattr(self, "n_features_in_")
-                else np.asarray(X, dtype=np.float32)
-            )
+            inputs = validate_data(self, X, dtype=np.float32, reset=False)
         else:
             inputs = np.asarray(X)
         if inputs.shape[1:] != self.input_shape_:
@@ -133,7 +161,8 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
                 f"Expected inputs of shape {self.input_shape_} per subject, as in training. "
                 f"Received: {inputs.shape[1:]}. Prepare them as the training cohort was."
             )
-        return inputs
+        # whoever comes without a diagnosis is checked at the same door
+        return inputs if isinstance(X, Cohort) else Cohort(inputs, np.zeros(len(inputs))).inputs
 
 
 @dataclass(eq=False, repr=False)
@@ -146,12 +175,14 @@ class DeepMethod(Method):
     steps: int = 40  # at least so many gradient steps per epoch: small cohorts are passed several times
     batch_size: int = 256
     learning_rate: float = 1e-4
+    schedule: Literal["cosine", "constant"] = "cosine"  # of the learning rate, after the warm-up
     device: str = "auto"  # as Fabric's accelerator: auto, cpu, gpu, mps
     precision: str = "32-true"  # as Fabric's precision
 
     views: ClassVar[int] = 1  # augmented versions of each input per batch
     e_step_each_epoch: ClassVar[bool] = True  # False: one E-step, at the end
     warmup: ClassVar[int] = 0  # epochs before the first E-step; beliefs are None until then
+    restarts: ClassVar[int] = 1  # networks that are started; one is elected to go on after its first E-step
     beliefs_type: ClassVar[type]  # the dataclass of tensors that `e_step` returns
 
     # the hooks: what a method file supplies
@@ -164,6 +195,17 @@ class DeepMethod(Method):
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
         raise NotImplementedError
 
+    def pace(self, epoch: int) -> float:
+        """What the learning rate is multiplied with in this epoch."""
+        if self.schedule == "constant":
+            return 1.0
+        done = max(epoch - self.warmup, 0) / max(self.epochs - self.warmup, 1)
+        return 0.5 * (1 + math.cos(math.pi * done))
+
+    def elect(self, embeddings: list[Tensor], diagnosis: Tensor, beliefs: list[Any]) -> tuple[int, Any]:
+        """Which of several starts goes on, and with which beliefs."""
+        return 0, beliefs[0]
+
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         """Fields of a Prediction from a batch of embeddings."""
         raise NotImplementedError
@@ -173,6 +215,11 @@ class DeepMethod(Method):
         return {}
 
     # the same for every deep method
+    @property
+    def passes(self) -> int:
+        """Epochs of all starts together, as progress counts them."""
+        return self.epochs + (self.restarts - 1) * min(self.warmup, self.epochs)
+
     def build(self, input_shape: tuple[int, ...]) -> Network:
         name = default_encoder(input_shape) if self.encoder == "auto" else self.encoder
         encoder = build_encoder(name, input_shape)
@@ -189,9 +236,8 @@ class DeepMethod(Method):
 
         def build() -> Network:
             network = self.build(cohort.input_shape)
-            fit_scaling = getattr(network.encoder, "fit_scaling", None)
-            if fit_scaling is not None:
-                fit_scaling(torch.as_tensor(cohort.inputs))
+            if isinstance(network.encoder, MLP):  # features come in units of their own
+                network.encoder.fit_scaling(torch.tensor(cohort.inputs))
             return network
 
         self.network_, self.beliefs_, self.history_ = expectation_maximisation(
@@ -202,16 +248,15 @@ class DeepMethod(Method):
         found = read_all(
             self.network_, inputs, lambda z: {"embedding": z, **self.read(self.network_, z, self.beliefs_)}
         )
-        return Prediction(**{"diagnosis": None, **{name: values.numpy() for name, values in found.items()}})
+        arrays: dict[str, Any] = {name: values.numpy() for name, values in found.items()}
+        return Prediction(**{"diagnosis": None, **arrays})
 
     def tensors(self) -> dict[str, Tensor]:
         beliefs = {f"beliefs.{f.name}": getattr(self.beliefs_, f.name) for f in fields(self.beliefs_)}
         beliefs.pop("beliefs.q", None)  # of the training subjects; prediction does not need them
         return {**{f"network.{name}": value for name, value in self.network_.state_dict().items()}, **beliefs}
 
-    def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> None:
-        self.input_shape_ = tuple(input_shape)
-        self.classes_ = np.array([0, 1])
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
         network = self.build(self.input_shape_)
         network.load_state_dict({k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")})
         self.network_ = network.eval()

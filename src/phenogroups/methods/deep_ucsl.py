@@ -8,16 +8,17 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from torch import Tensor, nn
 
-from phenogroups.clustering.contrast import contrastive_mixture
+from phenogroups.clustering.contrast import contrastive_mixture, specificity
 from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.matching import match_centroids
 from phenogroups.clustering.mixture import tied_mixture
 from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.clustering.space import DiseaseSpace, Scaler, fit_space
 from phenogroups.data.batches import Batch
+from phenogroups.data.cohort import subgroup_letter
 from phenogroups.losses import experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
 from phenogroups.methods.base import DeepMethod
 from phenogroups.networks.network import Network
@@ -27,6 +28,7 @@ PAPER: dict[str, Any] = {
     "encoder": "paper",
     "clusterer": "sinkhorn_kmeans",
     "posterior": "sinkhorn",
+    "restarts": 1,
     "warmup": 0,
     "components": None,
     "remove_severity": False,
@@ -35,6 +37,7 @@ PAPER: dict[str, Any] = {
     "epochs": 75,
     "steps": 1,
     "learning_rate": 1e-5,
+    "schedule": "constant",
     "class_weights": (0.5, 0.5),
 }
 
@@ -49,6 +52,7 @@ class Beliefs:
     limit: Tensor
     centroids: Tensor  # (subgroups, components), in that space
     log_sizes: Tensor  # (subgroups,)
+    specificity: Tensor  # (): how much more these subgroups split patients than controls
 
     @property
     def space(self) -> DiseaseSpace:
@@ -58,6 +62,7 @@ class Beliefs:
 @dataclass(eq=False, repr=False)
 class DeepUCSL(DeepMethod):
     clusterer: Literal["mixture", "sinkhorn_kmeans", "kmeans"] | Any = "mixture"  # or any scikit-learn clusterer
+    restarts: int = 3  # networks that are warmed up and vote on the first subgroups; one goes on
     warmup: int = 1  # epochs of diagnosis alone, before the first E-step
     components: int | None = 10  # principal components of the patients in which they are clustered
     remove_severity: bool = True  # forget the axis from controls to patients before clustering
@@ -100,13 +105,11 @@ class DeepUCSL(DeepMethod):
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Beliefs | None, epoch: int) -> Beliefs:
         is_patient = diagnosis == 1
-        space = fit_space(
-            embedding, is_patient, scaler=self.scaler, remove_severity=self.remove_severity, winsorise=self.winsorise,
-            components=self.components,
-        )  # fmt: skip
-        z = space(embedding[is_patient])
+        space = self._space(embedding, is_patient)
+        z, controls = space(embedding[is_patient]), space(embedding[~is_patient])
         before = None if previous is None else previous.q[is_patient]
-        centroids, log_sizes, space, soft = self._cluster(z, space(embedding[~is_patient]), space, before)
+        centroids, log_sizes, space, soft = self._cluster(z, controls, space, before)
+        specific = self._specificity(soft, z, controls)
         if before is not None:
             # both sets of centroids in today's space: yesterday's members, seen by today's encoder
             yesterday = F.one_hot(before.argmax(1), self.n_subgroups).to(z)
@@ -115,7 +118,32 @@ class DeepUCSL(DeepMethod):
             centroids, log_sizes, soft = centroids[order], log_sizes[order], soft[:, order]
         q = torch.full((len(embedding), self.n_subgroups), 1 / self.n_subgroups).to(embedding)  # a control has none
         q[is_patient] = harden(soft, self._softness(epoch))
-        return Beliefs(q, space.center, space.scale, space.severity, space.basis, space.limit, centroids, log_sizes)
+        return Beliefs(
+            q, space.center, space.scale, space.severity, space.basis, space.limit, centroids, log_sizes,
+            torch.tensor(specific),
+        )  # fmt: skip
+
+    def elect(self, embeddings: list[Tensor], diagnosis: Tensor, beliefs: list[Beliefs]) -> tuple[int, Beliefs]:
+        """The subgroups that even the encoder which sees them least sees best, in the encoder that sees them most.
+
+        What only one encoder finds is an accident of its random weights.
+        """
+        is_patient = diagnosis == 1
+        spaces = [self._space(z, is_patient)(z) for z in embeddings]
+        views = [(z[is_patient], z[~is_patient]) for z in spaces]
+        seen = torch.tensor([[self._specificity(b.q[is_patient], *view) for view in views] for b in beliefs])
+        subgroups = int(seen.min(dim=1).values.argmax())
+        encoder = int(seen[subgroups].argmax())
+        return encoder, self.e_step(embeddings[encoder], diagnosis, beliefs[subgroups], self.warmup)
+
+    def _specificity(self, q: Tensor, patients: Tensor, controls: Tensor) -> float:
+        return specificity(tied_mixture(patients, self.n_subgroups, start=q, max_iterations=0), patients, controls)
+
+    def _space(self, embedding: Tensor, is_patient: Tensor) -> DiseaseSpace:
+        return fit_space(
+            embedding, is_patient, scaler=self.scaler, remove_severity=self.remove_severity, winsorise=self.winsorise,
+            components=self.components,
+        )  # fmt: skip
 
     def _cluster(self, z: Tensor, controls: Tensor, space: DiseaseSpace, before: Tensor | None):
         """Centroids and log-sizes, the space they live in, and the patients' soft posteriors."""
@@ -176,7 +204,8 @@ class DeepUCSL(DeepMethod):
             seen["distance_ratio"] = (
                 away.max() / away.min().clamp_min(1e-12)
             ).item()  # paper, Fig. UMAP: 1 is equidistant
-            seen |= {f"size_{k}": share for k, share in enumerate(member.mean(0).tolist())}
+            seen["specificity"] = beliefs.specificity.item()
+            seen |= {f"size_{subgroup_letter(k)}": share for k, share in enumerate(member.mean(0).tolist())}
         return seen
 
 
@@ -185,7 +214,7 @@ def harden(q: Tensor, softness: float) -> Tensor:
     return softness * q + (1 - softness) * F.one_hot(q.argmax(1), q.shape[1]).to(q)
 
 
-def cluster_with(estimator: BaseEstimator, z: Tensor, n_subgroups: int) -> Tensor:
+def cluster_with(estimator: Any, z: Tensor, n_subgroups: int) -> Tensor:
     """Posteriors (n, K) from any scikit-learn estimator that gives labels or probabilities on vectors."""
     if not hasattr(estimator, "fit"):
         raise ValueError(

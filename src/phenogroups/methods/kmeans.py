@@ -9,6 +9,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from phenogroups.clustering.kmeans import inverse_square_proportions, squared_distances
+from phenogroups.data.batches import read_in_blocks
 from phenogroups.data.cohort import Cohort
 from phenogroups.methods.base import Method, Prediction
 from phenogroups.training.em import Progress
@@ -26,13 +27,16 @@ class PlainKMeans(Method):
         self.centroids_ = torch.as_tensor(found.cluster_centers_, dtype=torch.float32)
 
     def _predict(self, inputs: np.ndarray) -> Prediction:
-        vectors = np.ascontiguousarray(inputs.reshape(len(inputs), -1), dtype=np.float32)
-        # row by row in double precision: a subject's distances must not depend on the company
-        squared = squared_distances(torch.from_numpy(vectors).double(), self.centroids_.double())
-        return Prediction(inverse_square_proportions(squared).numpy(), None, vectors)
+        def read(x: Tensor) -> dict[str, Tensor]:
+            vectors = x.flatten(1)
+            squared = squared_distances(vectors.double(), self.centroids_.double())
+            return {"subgroup": inverse_square_proportions(squared), "embedding": vectors}
+
+        found = read_in_blocks(inputs, read)
+        return Prediction(found["subgroup"].numpy(), None, found["embedding"].numpy())
 
     def tensors(self) -> dict[str, Tensor]:
         return {"centroids": self.centroids_}
 
-    def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> None:
-        self.input_shape_, self.classes_, self.centroids_ = tuple(input_shape), np.array([0, 1]), tensors["centroids"]
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        self.centroids_ = tensors["centroids"]

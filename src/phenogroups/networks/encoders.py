@@ -20,7 +20,11 @@ CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}  # on a CPU,
 MONAI_FORMAT = {2: torch.channels_last, 3: torch.contiguous_format}  # its volumes are slower channels last
 
 
-class ConvEncoder(nn.Module):
+class Encoder(nn.Module):
+    dim: int  # the length of its embeddings
+
+
+class ConvEncoder(Encoder):
     """Layers that end in one vector per image."""
 
     def __init__(self, layers: nn.Module, dim: int, memory_format: torch.memory_format) -> None:
@@ -38,7 +42,7 @@ class ConvEncoder(nn.Module):
         return self.layers(x.to(memory_format=self.memory_format))
 
 
-class MLP(nn.Module):
+class MLP(Encoder):
     """Two layers for a table of features; it carries the scaling of its features, so a model file is complete."""
 
     mean: Tensor  # (features,)
@@ -68,7 +72,7 @@ class MLP(nn.Module):
         return self.layers((x - self.mean) / self.scale)
 
 
-def paper(shape: Shape) -> nn.Module:
+def paper(shape: Shape) -> Encoder:
     """Four 7x7 convolutions, nothing pooled before the end (appendix, MNIST: implementation details)."""
     space = len(shape) - 1
     layers, previous = [], shape[0]
@@ -78,7 +82,7 @@ def paper(shape: Shape) -> nn.Module:
     return ConvEncoder(nn.Sequential(*layers, MEAN_POOL[space](1), nn.Flatten()), CHANNELS[-1], CHANNELS_LAST[space])
 
 
-def light(shape: Shape) -> nn.Module:
+def light(shape: Shape) -> Encoder:
     """The paper's channels at the price of a CPU: smaller kernels, and maps halved twice or until 12 pixels a side.
 
     Up to 48 pixels, two max-pools (after layers 1 and 2). Beyond, the first convolution strides by 2 (up to 96), then
@@ -92,18 +96,15 @@ def light(shape: Shape) -> nn.Module:
     layers, previous = [], shape[0]
     for i in range(depth):
         channels, kernel = CHANNELS[min(i, 3)], 5 if i < 2 else 3
-        layers += [
-            CONV[space](previous, channels, kernel, stride if i == 0 else 1, kernel // 2, bias=False),
-            NORM[space](channels),
-        ]
-        if i < pools:  # before the ReLU: the same maxima, a quarter of the work
+        layers.append(CONV[space](previous, channels, kernel, stride if i == 0 else 1, kernel // 2, bias=False))
+        if i < pools:  # before the norm: a quarter of its work
             layers.append(MAX_POOL[space](2, ceil_mode=True))  # ceil: a thin side never vanishes
-        layers.append(nn.ReLU(inplace=True))
+        layers += [NORM[space](channels), nn.ReLU(inplace=True)]
         previous = channels
     return ConvEncoder(nn.Sequential(*layers, MEAN_POOL[space](1), nn.Flatten()), previous, CHANNELS_LAST[space])
 
 
-def resnet18(shape: Shape) -> nn.Module:
+def resnet18(shape: Shape) -> Encoder:
     """ResNet-18 without its classifier, the geometry and weight names of torchvision's (He et al. 2016)."""
     from monai.networks.nets.resnet import resnet18 as monai_resnet18  # here, as MONAI takes seconds to import
 
@@ -114,17 +115,17 @@ def resnet18(shape: Shape) -> nn.Module:
     return ConvEncoder(layers, 512, MONAI_FORMAT[space])
 
 
-def densenet121(shape: Shape) -> nn.Module:
+def densenet121(shape: Shape) -> Encoder:
     """DenseNet-121 without its classifier (Huang et al. 2017)."""
     return _densenet121(shape, nn.Identity(), 1024)
 
 
-def densenet121_projected(shape: Shape) -> nn.Module:
+def densenet121_projected(shape: Shape) -> Encoder:
     """The paper's encoder of brain volumes: its published code clusters this projection of DenseNet-121."""
     return _densenet121(shape, nn.Sequential(nn.Linear(1024, 512), nn.ReLU(inplace=True), nn.Linear(512, 128)), 128)
 
 
-def _densenet121(shape: Shape, out: nn.Module, dim: int) -> nn.Module:
+def _densenet121(shape: Shape, out: nn.Module, dim: int) -> Encoder:
     from monai.networks.nets.densenet import DenseNet121
 
     space = len(shape) - 1
@@ -133,11 +134,11 @@ def _densenet121(shape: Shape, out: nn.Module, dim: int) -> nn.Module:
     return ConvEncoder(layers, dim, MONAI_FORMAT[space])
 
 
-def mlp(shape: Shape) -> nn.Module:
+def mlp(shape: Shape) -> Encoder:
     return MLP(*shape)
 
 
-ENCODERS: dict[str, Callable[[Shape], nn.Module]] = {
+ENCODERS: dict[str, Callable[[Shape], Encoder]] = {
     "paper": paper,
     "light": light,
     "resnet18": resnet18,
@@ -152,8 +153,8 @@ def default_encoder(input_shape: Shape) -> str:
     return "mlp" if len(input_shape) == 1 else "light"
 
 
-def build_encoder(name: str, input_shape: Shape) -> nn.Module:
-    """The named encoder for inputs of this shape; it has `.dim`, the length of its embeddings."""
+def build_encoder(name: str, input_shape: Shape) -> Encoder:
+    """The named encoder for inputs of this shape."""
     shape = tuple(int(side) for side in input_shape)
     if name not in ENCODERS:
         raise ValueError(f"Expected an encoder among {', '.join(ENCODERS)}. Received: {name!r}. Choose one of these.")

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from phenogroups.data.batches import Batch
+from phenogroups.networks.encoders import Encoder
 
 
 class Rules(Protocol):
@@ -14,7 +15,7 @@ class Rules(Protocol):
 
 
 class Network(nn.Module):
-    def __init__(self, encoder: nn.Module, heads: dict[str, nn.Module]) -> None:
+    def __init__(self, encoder: Encoder, heads: dict[str, nn.Module]) -> None:
         super().__init__()
         self.encoder = encoder
         self.heads = nn.ModuleDict(heads)

@@ -1,7 +1,6 @@
 """Pictures of a prediction: data in, figure out. No pyplot, so nothing global is left behind."""
 
 from collections.abc import Sequence
-from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from sklearn.decomposition import PCA
 
 from phenogroups.clustering.matching import match_labels
-from phenogroups.data.cohort import UNKNOWN, Cohort
+from phenogroups.data.cohort import UNKNOWN, Cohort, subgroup_letter
 
 if TYPE_CHECKING:
     from phenogroups.methods.base import Prediction
@@ -29,6 +28,7 @@ PANELS = {
     "bound": "Bound",
     "distance_ratio": "Distance ratio",
     "gate_entropy": "Gate entropy on controls",
+    "specificity": "Specificity of the subgroups",
     "size_": "Share of patients by subgroup",
 }
 NOT_SHOWN = ("seconds", "learning_rate", "step")
@@ -156,7 +156,7 @@ def history_figure(history: pd.DataFrame) -> Figure:
 
 def subgroup_name(k: int) -> str:
     """The letter as in subgroups.csv, so that page and table speak of the same people."""
-    return f"Subgroup {ascii_uppercase[k]}"
+    return f"Subgroup {subgroup_letter(k)}"
 
 
 def _panel_of(column: str) -> str | None:

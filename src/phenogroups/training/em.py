@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,12 +11,10 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from phenogroups.data.augment import Augmentation
-from phenogroups.data.batches import Batch, as_tensor, effective_batch_size, training_batches
+from phenogroups.data.batches import Batch, effective_batch_size, read_in_blocks, training_batches
 from phenogroups.networks.network import Network
 
-PIXELS_AT_ONCE = 2**22  # per forward pass without gradients
-
-Progress = Callable[[dict[str, float]], None]
+Progress = Callable[[dict[str, float]], None]  # is told the epoch, with its fraction, and the mean losses so far
 
 
 class Trainable(Protocol):
@@ -31,10 +30,13 @@ class Trainable(Protocol):
     views: int
     e_step_each_epoch: bool
     warmup: int
+    restarts: int
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation: ...
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]: ...
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any: ...
+    def elect(self, embeddings: list[Tensor], diagnosis: Tensor, beliefs: list[Any]) -> tuple[int, Any]: ...
+    def pace(self, epoch: int) -> float: ...
     def observe(self, network: Network, embedding: Tensor, diagnosis: Tensor, beliefs: Any) -> dict[str, float]: ...
 
 
@@ -45,91 +47,130 @@ def expectation_maximisation(
     diagnosis: np.ndarray,
     progress: Progress | None = None,
 ) -> tuple[Network, Any, list[dict[str, float]]]:
-    """Train from scratch; the network, the last beliefs and one row of history per epoch."""
+    """Train from scratch; the network, the last beliefs and one row of history per epoch.
+
+    Several networks may be started (`restarts`); after their warm-up and first E-step one is elected to go on.
+    """
     fabric = Fabric(accelerator=method.device, devices=1, precision=method.precision)
     fabric.launch()
-    history: list[dict[str, float]] = []
+    labels = torch.as_tensor(diagnosis, device=fabric.device)
     # everything random below is drawn from generators seeded here; the caller's own are left as they were
     with torch.random.fork_rng():
-        torch.manual_seed(method.seed)
-        network = build()
-        if inputs.ndim == 4:
-            network = network.to(memory_format=torch.channels_last)
-        optimizer = torch.optim.Adam(network.parameters(), lr=method.learning_rate)
-        wrapped, optimizer = fabric.setup(network, optimizer)
-        labels = torch.as_tensor(diagnosis, device=fabric.device)
-        size = effective_batch_size(len(inputs), method.batch_size)
-        steps = max(len(inputs) // size, method.steps)
-        augmentation = method.augment(inputs.shape[1:])
-        beliefs = None  # until the first E-step
-        embedding: Tensor | None = None
-        for epoch in range(method.epochs):
-            torch.manual_seed(method.seed * 100_003 + epoch)
-            began = time.perf_counter()
-            if method.e_step_each_epoch and epoch >= method.warmup:
-                if embedding is None:
-                    embedding = embed(network, inputs)
-                beliefs = method.e_step(embedding, labels, beliefs, epoch)
-            sums: dict[str, Tensor] = {}
-            network.train()
-            for step, batch in enumerate(
-                training_batches(
-                    inputs, labels, size=size, steps=steps, views=method.views, augmentation=augmentation,
-                    device=fabric.device,
-                )
-            ):  # fmt: skip
-                losses = wrapped(method, batch, beliefs)
-                optimizer.zero_grad(set_to_none=True)
-                fabric.backward(torch.stack(list(losses.values())).sum())
-                optimizer.step()
-                for name, loss in losses.items():
-                    sums[name] = sums.get(name, torch.zeros_like(loss)) + loss.detach()
-                if progress is not None and step % 5 == 4:
-                    progress(
-                        {"epoch": epoch + (step + 1) / steps, **{k: v.item() / (step + 1) for k, v in sums.items()}}
-                    )
-            row: dict[str, float] = {"epoch": epoch + 1, **{name: total.item() / steps for name, total in sums.items()}}
-            _refuse_divergence(row, method.learning_rate)
-            if (method.e_step_each_epoch and epoch + 1 >= method.warmup) or epoch == method.epochs - 1:
-                embedding = embed(network, inputs)
-                row |= method.observe(network, embedding, labels, beliefs)
-            history.append({**row, "seconds": time.perf_counter() - began})
-            if progress is not None:
-                progress(history[-1])
-        if embedding is None:
-            embedding = embed(network, inputs)
-        torch.manual_seed(method.seed * 100_003 + method.epochs)
-        beliefs = method.e_step(embedding, labels, beliefs, method.epochs)
-    network.eval()
-    return network.cpu(), beliefs, history
+        courses = [Course(method, fabric, build, inputs, labels, i, progress) for i in range(method.restarts)]
+        for course in courses:
+            for _ in range(min(method.warmup, method.epochs)):
+                course.m_step()
+        best = courses[0] if len(courses) == 1 else elect(courses)
+        while best.epoch < method.epochs:
+            best.m_step()
+        best.e_step()
+    beliefs = replace(best.beliefs, **{f.name: getattr(best.beliefs, f.name).cpu() for f in fields(best.beliefs)})
+    return best.network.eval().cpu(), beliefs, best.history
 
 
-def _refuse_divergence(row: dict[str, float], learning_rate: float) -> None:
-    broken = [name for name, value in row.items() if not np.isfinite(value)]
+class Course:
+    """One network on its way: what it has become, what is believed, and what was seen so far."""
+
+    def __init__(
+        self, method: Trainable, fabric: Fabric, build: Callable[[], Network], inputs: np.ndarray, labels: Tensor,
+        attempt: int, progress: Progress | None,
+    ) -> None:  # fmt: skip
+        self.method, self.fabric, self.inputs, self.labels = method, fabric, inputs, labels
+        self.attempt, self.progress = attempt, progress
+        self.epoch = 0  # M-steps done
+        self.beliefs: Any = None  # until the first E-step
+        self.believed_at = -1  # epoch of the last E-step
+        self.history: list[dict[str, float]] = []
+        self._embedding: Tensor | None = None
+        self._seed()
+        self.network = build()
+        optimizer = torch.optim.Adam(self.network.parameters(), lr=method.learning_rate)
+        self._wrapped, self._optimizer = fabric.setup(self.network, optimizer)
+        self._batch = effective_batch_size(len(inputs), method.batch_size)
+        self._steps = max(len(inputs) // self._batch, method.steps)
+        self._augmentation = method.augment(inputs.shape[1:])
+
+    def _seed(self) -> None:
+        """By epoch, so that what an epoch draws does not depend on how the course got there."""
+        torch.manual_seed((self.method.seed * 1009 + self.attempt) * 100_003 + self.epoch)
+
+    def e_step(self) -> None:
+        """Conclude anew from the network as it is now, unless that was done."""
+        if self.believed_at == self.epoch:
+            return
+        self._seed()
+        self.beliefs = self.method.e_step(self.embedding(), self.labels, self.beliefs, self.epoch)
+        self.believed_at = self.epoch
+
+    def m_step(self) -> None:
+        """One epoch of gradient steps under the beliefs, after the E-step that is due before it."""
+        method, began = self.method, time.perf_counter()
+        if method.e_step_each_epoch and self.epoch >= method.warmup:
+            self.e_step()
+        self._seed()
+        self._embedding = None
+        sums: dict[str, Tensor] = {}
+        self.network.train()
+        batches = training_batches(
+            self.inputs, self.labels, size=self._batch, steps=self._steps, views=method.views,
+            augmentation=self._augmentation, device=self.fabric.device,
+        )  # fmt: skip
+        for group in self._optimizer.param_groups:
+            group["lr"] = method.learning_rate * method.pace(self.epoch)
+        for step, batch in enumerate(batches, start=1):
+            losses = self._wrapped(method, batch, self.beliefs)
+            self._optimizer.zero_grad(set_to_none=True)
+            self.fabric.backward(torch.stack(list(losses.values())).sum())
+            self._optimizer.step()
+            for name, loss in losses.items():
+                sums[name] = sums.get(name, torch.zeros_like(loss)) + loss.detach()
+            if self.progress is not None and (step % 5 == 0 or step == self._steps):
+                means = {name: total.item() / step for name, total in sums.items()}
+                self.progress({"epoch": self._shown_epoch(step / self._steps), **means})
+        seen = {name: total.item() / self._steps for name, total in sums.items()}
+        _refuse_divergence(seen, self.epoch, method.learning_rate)
+        self.epoch += 1
+        if self.epoch == method.epochs or (method.e_step_each_epoch and self.epoch >= method.warmup):
+            seen |= method.observe(self.network, self.embedding(), self.labels, self.beliefs)
+        self.history.append({"epoch": self.epoch, "seconds": time.perf_counter() - began, **seen})
+
+    def embedding(self) -> Tensor:
+        """Of all subjects, by the network as it is now."""
+        if self._embedding is None:
+            self._embedding = embed(self.network, self.inputs)
+        return self._embedding
+
+    def _shown_epoch(self, done: float) -> float:
+        """Epochs of all starts so far, for a bar that never goes back."""
+        earlier = self.attempt if self.epoch < self.method.warmup else self.method.restarts - 1
+        return earlier * self.method.warmup + self.epoch + done
+
+
+def elect(courses: list[Course]) -> Course:
+    """The course that goes on, with the beliefs it goes on with."""
+    for course in courses:
+        course.e_step()
+    first = courses[0]
+    chosen, beliefs = first.method.elect([c.embedding() for c in courses], first.labels, [c.beliefs for c in courses])
+    courses[chosen].beliefs = beliefs
+    return courses[chosen]
+
+
+def _refuse_divergence(losses: dict[str, float], epoch: int, learning_rate: float) -> None:
+    broken = [name for name, value in losses.items() if not np.isfinite(value)]
     if broken:
         raise FloatingPointError(
-            f"Expected finite losses. Received: {', '.join(broken)} not finite in epoch {row['epoch']}. "
+            f"Expected finite losses. Received: {', '.join(broken)} not finite in epoch {epoch + 1}. "
             f"Lower the learning rate (now {learning_rate}) or look for extreme input values."
         )
 
 
 @torch.no_grad()
 def read_all(network: Network, inputs: np.ndarray, read: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What `read` makes of the embeddings of all subjects, from plain inputs, in order, on the CPU.
-
-    Every forward pass has the same number of rows (the last is filled up), because matrix products round differently
-    for different shapes: so a subject gets the same bits alone and in company.
-    """
+    """What `read` makes of the embeddings of all subjects, from plain inputs, in order, on the CPU."""
     network.eval()
     device = next(network.parameters()).device
-    rows = int(np.clip(2 ** int(np.log2(PIXELS_AT_ONCE / np.prod(inputs.shape[1:]))), 1, 256))
-    found: dict[str, list[Tensor]] = {}
-    for first in range(0, len(inputs), rows):
-        some = inputs[first : first + rows]
-        x = as_tensor(np.concatenate([some, np.repeat(some[:1], rows - len(some), axis=0)]), device)
-        for name, values in read(network.encoder(x).float()).items():
-            found.setdefault(name, []).append(values[: len(some)].cpu())
-    return {name: torch.cat(parts) for name, parts in found.items()}
+    return read_in_blocks(inputs, lambda x: read(network.encoder(x).float()), device)
 
 
 def embed(network: Network, inputs: np.ndarray) -> Tensor:

@@ -7,15 +7,17 @@ import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 FORMAT = 1  # of recipe.json; raised when old folders can no longer be read
 MODEL, RECIPE = "model.safetensors", "recipe.json"
+FILES = {MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", "report.html"}  # all that a run writes
 VERSIONED = ("phenogroups", "torch", "monai", "scikit-learn", "numpy")
 
 
@@ -27,39 +29,50 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in VERSIONED}}
 
 
+def check_writable(folder: str | Path) -> None:
+    """Say before training, not after it, that the run folder cannot be written; leaves no trace."""
+    folder = Path(folder).resolve()
+    inside = (
+        {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name} if folder.exists() else set()
+    )
+    strange = sorted(inside - FILES if RECIPE in inside else inside)
+    if strange:
+        raise RunError(
+            f"Expected a new folder or an earlier run to replace. Received: {folder}, which holds other things "
+            f"({', '.join(strange[:5])}). Choose another folder (--out)."
+        )
+    home = next(parent for parent in folder.parents if parent.exists())
+    if not home.is_dir() or not os.access(home, os.W_OK | os.X_OK):
+        raise RunError(f"Expected a place to write the run folder {folder}. Received: {home}, which is not writable.")
+
+
 @contextmanager
 def new_run_folder(folder: str | Path) -> Iterator[Path]:
     """A folder to write into, which takes its name only when everything in it is complete."""
-    folder = Path(folder)
-    if folder.exists() and not (folder / RECIPE).is_file() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(
-            f"Expected a new folder or an earlier run to replace. Received: {folder}, which holds other things. "
-            "Choose another folder (--out)."
-        )
+    folder = Path(folder).resolve()
+    check_writable(folder)
     partial = folder.with_name(folder.name + ".partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         yield partial
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise RunError(f"Expected to write the run folder {folder}. Received: {error}.") from error
+        raise
+    try:
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(partial, folder)
-    except OSError as error:
-        raise RunError(f"Expected to write the run folder {folder}. Received: {error}.") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def check_writable(folder: str | Path) -> None:
-    """Say before training, not after it, that the run folder cannot be written."""
-    folder = Path(folder)
-    with new_run_folder(folder.with_name(folder.name + ".test")):
-        pass
-    folder.with_name(folder.name + ".test").rmdir()
+    except OSError as error:  # the work is done: it stays where it is
+        raise RunError(f"Expected to replace {folder}. Received: {error}. The new run is in {partial}.") from error
 
 
 def write_model(folder: Path, recipe: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, folder / MODEL)
-    text = json.dumps({"format": FORMAT, **recipe, "versions": versions()}, indent=2, allow_nan=False)
+    model = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    (folder / MODEL).write_bytes(model)
+    whole = {"format": FORMAT, **recipe, "model_sha256": sha256(model).hexdigest(), "versions": versions()}
+    text = json.dumps(whole, indent=2, allow_nan=False)
     (folder / RECIPE).write_text(text + "\n", encoding="utf-8")
 
 
@@ -79,10 +92,13 @@ def read_recipe(folder: str | Path) -> dict[str, Any]:
     return recipe
 
 
-def read_tensors(folder: str | Path) -> dict[str, Tensor]:
+def read_tensors(folder: str | Path, recipe: Mapping[str, Any]) -> dict[str, Tensor]:
     path = Path(folder) / MODEL
     try:
-        return load_file(path)
+        model = path.read_bytes()
+        if sha256(model).hexdigest() != recipe.get("model_sha256"):
+            raise RunError(f"Expected {path} as {RECIPE} was written with. Received another or a damaged file.")
+        return load(model)
     except (OSError, SafetensorError) as error:
         raise RunError(f"Expected a model in {path}. Received: {error}.") from error
 
@@ -95,3 +111,5 @@ def write_whole(path: Path, text: str) -> None:
         os.replace(partial, path)
     except OSError as error:
         raise RunError(f"Expected to write {path}. Received: {error}.") from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,269 @@
+"""Deep UCSL's own promises, apart from how well it is tuned."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import DBSCAN, AgglomerativeClustering, Birch, KMeans
+from sklearn.mixture import GaussianMixture
+
+from phenogroups.data.batches import Batch
+from phenogroups.evaluation.scores import score
+from phenogroups.methods import METHODS, build_method, deep_ucsl, settings_of
+from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL, cluster_with, harden
+
+QUICK = {"epochs": 2, "steps": 3, "restarts": 1}
+PLAIN = {"clusterer": "sinkhorn_kmeans", "components": None, "remove_severity": False, "winsorise": None, "warmup": 0}
+
+
+@pytest.fixture(autouse=True)
+def few_starts(monkeypatch):
+    """Nothing here depends on how long the mixture searches."""
+    search = partial(deep_ucsl.contrastive_mixture, n_starts=4)
+    monkeypatch.setattr(deep_ucsl, "contrastive_mixture", search)
+
+
+def two_clouds(n=60, dims=5, seed=0):
+    """Embeddings of n controls and of n patients, who lie aside in two clouds; the diagnosis; the cloud."""
+    rng = np.random.default_rng(seed)
+    cloud = np.arange(n) % 2
+    patients = rng.normal(size=(n, dims)) + np.where(cloud, 8, -8)[:, None] * np.eye(dims)[0] + 5 * np.eye(dims)[1]
+    embedding = np.concatenate([rng.normal(size=(n, dims)), patients])
+    return torch.tensor(embedding, dtype=torch.float32), torch.arange(2 * n) // n, torch.tensor(cloud)
+
+
+def agreement(q, cloud) -> float:
+    share = (q.argmax(1) == cloud).double().mean().item()
+    return max(share, 1 - share)
+
+
+@pytest.mark.parametrize("clusterer", ["sinkhorn_kmeans", "kmeans"])
+def test_pseudo_labels_go_from_soft_to_hard(clusterer):
+    embedding, diagnosis, cloud = two_clouds()
+    patient = diagnosis == 1
+
+    def q(epoch=0, pseudo_labels="soft_to_hard"):
+        method = DeepUCSL(clusterer=clusterer, epochs=10, pseudo_labels=pseudo_labels)
+        return method.e_step(embedding, diagnosis, None, epoch).q
+
+    soft, hard = q(pseudo_labels="soft"), q(pseudo_labels="hard")
+    assert set(hard[patient].unique().tolist()) == {0, 1}
+    assert agreement(hard[patient], cloud) == 1
+    assert torch.equal(q(0), soft)
+    assert torch.equal(q(10), hard)
+    assert torch.equal(q(12), hard)
+    torch.testing.assert_close(q(3), 0.7 * soft + 0.3 * hard)
+    for epoch in (0, 3, 12):
+        assert (q(epoch)[~patient] == 0.5).all()  # a control has no subgroup
+
+
+def test_hard_from_shortens_the_way():
+    assert [DeepUCSL(epochs=10, hard_from=0.5)._softness(epoch) for epoch in (0, 1, 5, 7)] == [1, 0.8, 0, 0]
+
+
+def test_harden_mixes_with_the_winner():
+    q = torch.tensor([[0.7, 0.3], [0.4, 0.6]])
+    torch.testing.assert_close(harden(q, 0.5), torch.tensor([[0.85, 0.15], [0.2, 0.8]]))
+
+
+@pytest.mark.parametrize("clusterer", ["mixture", "sinkhorn_kmeans", KMeans(2, n_init=1, random_state=0)])
+def test_subgroups_keep_their_ids_when_the_clusterer_permutes_them(clusterer):
+    embedding, diagnosis, _ = two_clouds()
+    patient = diagnosis == 1
+    method = DeepUCSL(clusterer=clusterer, components=3, remove_severity=False, warm_start=False, pseudo_labels="hard")
+    first = method.e_step(embedding, diagnosis, None, 0)
+    swapped = replace(first, q=first.q.flip(1))  # as if the last E-step had called A what this one calls B
+    again = method.e_step(embedding, diagnosis, swapped, 1)
+    assert torch.equal(again.q[patient], swapped.q[patient])
+    torch.testing.assert_close(again.centroids, first.centroids.flip(0))
+    torch.testing.assert_close(again.log_sizes, first.log_sizes.flip(0))
+    still = method.e_step(embedding, diagnosis, first, 1)
+    assert torch.equal(still.q, first.q)
+
+
+def test_scaling_looks_at_patients_only():
+    embedding, diagnosis, _ = two_clouds()
+    patients = embedding[diagnosis == 1]
+    method = DeepUCSL(**PLAIN)
+    found = method.e_step(embedding, diagnosis, None, 0)
+    torch.testing.assert_close(found.center, patients.mean(0))
+    torch.testing.assert_close(found.scale, patients.std(0, correction=0))
+    moved = torch.where((diagnosis == 1)[:, None], embedding, 100 * embedding - 7)
+    assert torch.equal(method.e_step(moved, diagnosis, None, 0).q, found.q)
+
+
+@pytest.mark.parametrize(
+    "clusterer",
+    [
+        KMeans(2, n_init=1, random_state=0),
+        GaussianMixture(2, random_state=0),
+        Birch(n_clusters=2),
+        AgglomerativeClustering(2),
+        DBSCAN(eps=1.5),
+    ],
+    ids=lambda c: type(c).__name__,
+)
+def test_any_clusterer_of_scikit_learn_will_do(clusterer):
+    embedding, diagnosis, cloud = two_clouds()
+    q = DeepUCSL(clusterer=clusterer).e_step(embedding, diagnosis, None, 0).q[diagnosis == 1]
+    torch.testing.assert_close(q.sum(1), torch.ones(len(q)))
+    assert agreement(q, cloud) > 0.9
+
+
+def test_a_fitted_clusterer_needs_not_be_saved(features):
+    method = DeepUCSL(**QUICK, clusterer=GaussianMixture(2, random_state=0)).fit(features)
+    again = build_method("deep_ucsl", settings_of(method)).restore(method.input_shape_, method.tensors())
+    expected, found = method.predict_cohort(features), again.predict_cohort(features)
+    np.testing.assert_array_equal(found.by_centroid, expected.by_centroid)
+    np.testing.assert_array_equal(found.subgroup, expected.subgroup)
+
+
+def test_noise_belongs_everywhere_alike():
+    z = torch.cat([torch.randn(40, 2) / 10 + 3, torch.randn(40, 2) / 10 - 3, torch.tensor([[50.0, 0.0]])])
+    q = cluster_with(DBSCAN(), z, 3)
+    assert q[-1].tolist() == [0.5, 0.5, 0]
+    assert q[0].tolist() == [1, 0, 0]
+    alone = cluster_with(DBSCAN(eps=1e-9, min_samples=5), z, 2)  # noise, all of it
+    torch.testing.assert_close(alone.sum(1), torch.ones(81))
+
+
+@pytest.mark.parametrize(
+    ("clusterer", "words"),
+    [
+        ("gmm", "Expected clusterer 'mixture', .* or a scikit-learn estimator. Received: 'gmm'"),
+        (KMeans(4, n_init=1), "at most 2 subgroups. Received: 4. .* n_subgroups=4"),
+    ],
+)
+def test_a_wrong_clusterer_is_explained(clusterer, words):
+    embedding, diagnosis, _ = two_clouds()
+    with pytest.raises(ValueError, match=words):
+        DeepUCSL(clusterer=clusterer).e_step(embedding, diagnosis, None, 0)
+
+
+def losses(method, n_controls=3, beliefs=None):
+    torch.manual_seed(0)
+    network = method.build((4,)).eval()
+    diagnosis = torch.tensor([0] * n_controls + [1] * 2)
+    batch = Batch((torch.randn(len(diagnosis), 4),), diagnosis, torch.arange(len(diagnosis)))
+    with torch.no_grad():
+        return network, batch, {name: loss.item() for name, loss in network(method, batch, beliefs).items()}
+
+
+def test_without_beliefs_everyone_is_undecided():
+    network, batch, found = losses(DeepUCSL(class_weights=(1.0, 1.0)))
+    with torch.no_grad():
+        z = network.encoder(batch.views[0])
+        p = network.heads["experts"](z).sigmoid()
+        gate = network.heads["gate"](z).log_softmax(1)
+    own = torch.where(batch.diagnosis[:, None] == 1, p, 1 - p)
+    assert found["classification"] == pytest.approx(-(0.5 * own.log()).sum(1).mean().item(), rel=1e-5)
+    each = -(0.5 * gate).sum(1)
+    assert found["clustering"] == pytest.approx((each[:3].mean() + each[3:].mean()).item(), rel=1e-5)
+
+
+def test_class_weights():
+    _, _, plain = losses(DeepUCSL(class_weights=(1.0, 1.0)))
+    _, _, double = losses(DeepUCSL(class_weights=(2.0, 2.0)))
+    _, _, controls = losses(DeepUCSL(class_weights=(1.0, 0.0)))
+    _, _, patients = losses(DeepUCSL(class_weights=(0.0, 1.0)))
+    for name in plain:
+        assert double[name] == pytest.approx(2 * plain[name], rel=1e-5)
+        assert controls[name] + patients[name] == pytest.approx(plain[name], rel=1e-5)
+    _, _, by_frequency = losses(DeepUCSL())
+    expected = 5 / 6 * controls["classification"] + 5 / 4 * patients["classification"]  # 0.5 / share of 3 and of 2 in 5
+    assert by_frequency["classification"] == pytest.approx(expected, rel=1e-5)
+    assert by_frequency["clustering"] == pytest.approx(plain["clustering"], rel=1e-5)
+
+
+def test_weights_of_the_terms():
+    _, _, plain = losses(DeepUCSL())
+    _, _, weighted = losses(DeepUCSL(experts_weight=3.0, gate_weight_patients=0.0, gate_weight_controls=2.0))
+    _, _, of_controls = losses(DeepUCSL(gate_weight_patients=0.0))
+    assert weighted["classification"] == pytest.approx(3 * plain["classification"], rel=1e-5)
+    assert weighted["clustering"] == pytest.approx(2 * of_controls["clustering"], rel=1e-5)
+
+
+@pytest.mark.parametrize("n_controls", [0, 30])
+def test_a_batch_without_one_class_has_finite_losses(n_controls):
+    method = DeepUCSL()
+    torch.manual_seed(0)
+    network = method.build((4,))
+    diagnosis = torch.full((30,), int(n_controls == 0))
+    batch = Batch((torch.randn(30, 4),), diagnosis, torch.arange(30))
+    found = network(method, batch, None)
+    sum(found.values()).backward()
+    assert all(math.isfinite(loss.item()) for loss in found.values())
+    assert all(p.grad.isfinite().all() for p in network.parameters() if p.grad is not None)
+
+
+def test_observes_what_the_paper_draws(features):
+    method = DeepUCSL(epochs=3, steps=3, warmup=1).fit(features)
+    first, *later = method.history_
+    assert {"bound", "gate_entropy_controls"} <= first.keys()
+    for row in later:
+        assert row["bound"] <= 0
+        assert 0 <= row["gate_entropy_controls"] <= 1 + 1e-6
+        assert row["distance_ratio"] >= 1
+        assert row["size_A"] + row["size_B"] == pytest.approx(1)
+
+
+def test_observed_distances_by_hand():
+    embedding, diagnosis, _ = two_clouds()
+    method = DeepUCSL(clusterer="kmeans")
+    beliefs = method.e_step(embedding, diagnosis, None, 0)
+    torch.manual_seed(0)
+    network = method.build((7,))
+    network.heads = torch.nn.ModuleDict(method.heads(embedding.shape[1]))
+    seen = method.observe(network, embedding, diagnosis, beliefs)
+    control = embedding[diagnosis == 0].mean(0)
+    member = beliefs.q[diagnosis == 1].argmax(1)
+    away = [(embedding[diagnosis == 1][member == k].mean(0) - control).norm().item() for k in range(2)]
+    assert seen["distance_ratio"] == pytest.approx(max(away) / min(away), rel=1e-4)
+    gate = network.heads["gate"](embedding[diagnosis == 0]).softmax(1)
+    entropy = -(gate * gate.log()).sum(1).mean().item() / math.log(2)
+    assert seen["gate_entropy_controls"] == pytest.approx(entropy, rel=1e-4)
+
+
+def test_subgroups_are_read_from_the_gate_and_from_the_centroids(features):
+    for clusterer in ("mixture", "sinkhorn_kmeans"):
+        method = DeepUCSL(**QUICK, clusterer=clusterer).fit(features)
+        found = method.predict_cohort(features)
+        assert found.by_centroid is not None
+        assert not np.array_equal(found.by_centroid, found.subgroup)
+        for reading in ("gate", "centroid"):
+            assert 0 <= score(features, found, reading=reading).subgroup_bacc <= 1
+
+
+def test_the_centroids_of_training_give_the_soft_beliefs_of_training():
+    embedding, diagnosis, _ = two_clouds()
+    method = DeepUCSL(components=3, pseudo_labels="soft")
+    beliefs = method.e_step(embedding, diagnosis, None, 0)
+    network = method.build((7,))
+    network.heads = torch.nn.ModuleDict(method.heads(embedding.shape[1]))
+    with torch.no_grad():
+        by_centroid = method.read(network, embedding, beliefs)["by_centroid"]
+    patient = diagnosis == 1
+    torch.testing.assert_close(by_centroid[patient], beliefs.q[patient], atol=1e-3, rtol=0)
+
+
+def test_diagnosis_is_the_mixture_of_experts(features):
+    method = DeepUCSL(**QUICK).fit(features)
+    found = method.predict_cohort(features)
+    with torch.no_grad():
+        expert = method.network_.heads["experts"](torch.from_numpy(found.embedding)).sigmoid().numpy()
+    np.testing.assert_allclose(found.diagnosis, (expert * found.subgroup).sum(axis=1), atol=1e-5)
+
+
+def test_the_papers_recipe(images):
+    method = METHODS["deep_ucsl_paper"](epochs=2, batch_size=32).fit(images)
+    assert {name: getattr(method, name) for name in PAPER if name != "epochs"} == {
+        name: value for name, value in PAPER.items() if name != "epochs"
+    }
+    assert method.predict_cohort(images).embedding.shape == (120, 128)
+    sizes = np.bincount(method.labels_[images.is_patient], minlength=2)
+    assert sizes.sum() == images.is_patient.sum()
+    balanced = method.beliefs_.q[torch.as_tensor(images.is_patient)].argmax(1).bincount(minlength=2)
+    assert abs(int(balanced[0]) - int(balanced[1])) <= 12  # Sinkhorn's sizes are equal

@@ -1,0 +1,229 @@
+"""The command line as a user meets it: what it prints, writes and refuses."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from phenogroups import cli
+
+COMMAND = [sys.executable, "-m", "phenogroups.cli"]
+QUICK = ["--set", "epochs=2", "steps=2", "restarts=1"]
+
+
+@pytest.fixture
+def features_csv(features, tmp_path):
+    rows = pd.DataFrame(features.inputs, columns=[f"x{j}" for j in range(6)]).assign(diagnosis=features.diagnosis)
+    rows["kind"] = features.truth
+    rows.to_csv(tmp_path / "subjects.csv", index=False)
+    return tmp_path / "subjects.csv"
+
+
+@pytest.fixture
+def images_csv(tmp_path):
+    """Twelve small pictures."""
+    rng = np.random.default_rng(0)
+    for i in range(12):
+        Image.fromarray(rng.integers(0, 255, (8, 8), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    names = [f"sub-{i:02d}" for i in range(12)]
+    rows = pd.DataFrame({"id": names, "scan": [f"{i}.png" for i in range(12)], "dx": ["HC", "SZ"] * 6})
+    rows.to_csv(tmp_path / "subjects.csv", index=False)
+    return tmp_path / "subjects.csv"
+
+
+IMAGES = ["--image", "scan", "--diagnosis", "dx", "--subject", "id", "--control", "HC", "--patient", "SZ"]
+
+
+def plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_help_answers_in_a_second():
+    def seconds() -> float:
+        began = time.perf_counter()
+        subprocess.run([*COMMAND, "--help"], check=True, capture_output=True)
+        return time.perf_counter() - began
+
+    assert min(seconds() for _ in range(3)) < 1
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys, phenogroups.cli; sys.exit(bool({'torch', 'pandas', 'sklearn', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["demo", "discover", "predict"])
+def test_every_option_is_explained(command, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([command, "--help"])
+    assert exit_.value.code == 0
+    options = [line for line in capsys.readouterr().out.splitlines() if line.strip("│ ").startswith("--")]
+    assert options
+    assert not [line for line in options if "None" in line]
+
+
+def test_demo(tmp_path, capsys):
+    folder = tmp_path / "demo"
+    assert cli.main(["demo", "--subjects", "80", "--epochs", "1", "--out", str(folder)]) == 0
+    printed = capsys.readouterr()
+    for words in ("Subgroup", "deep_ucsl", "kmeans on pixels", "held-out patients", str(folder / "report.html")):
+        assert words in plain(printed.out)
+    assert re.search(r"epoch (\d+)/\1 .* classification \d\.\d+ +clustering \d\.\d+ +0:00:00 left", printed.err)
+    assert len(pd.read_csv(folder / "subgroups.csv")) == 80
+
+
+def test_demo_as_a_command(tmp_path):
+    command = [*COMMAND, "demo", "--subjects", "80", "--epochs", "1", "--out", "here"]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, env=os.environ)
+    assert "here/report.html" in done.stdout
+    assert "Warning" not in done.stderr
+    assert (tmp_path / "here" / "report.html").stat().st_size > 10_000
+
+
+def test_discover_then_predict_features(features_csv, tmp_path, capsys):
+    run, new = str(tmp_path / "run"), tmp_path / "new.csv"
+    assert cli.main(["discover", str(features_csv), "--truth", "kind", "--out", run, *QUICK]) == 0
+    printed = plain(capsys.readouterr().out)
+    assert "60 patients and 60 controls, features x0, x1, x2, x3, x4, x5" in printed
+    pd.read_csv(features_csv).drop(columns=["diagnosis", "kind"])[:3].to_csv(new, index=False)
+    assert cli.main(["predict", run, str(new)]) == 0
+    assert "3 subjects assigned" in capsys.readouterr().out
+    rows = pd.read_csv(tmp_path / "new.subgroups.csv")
+    assert list(rows.columns) == ["subject", "subgroup", "p_A", "p_B", "p_patient"]
+    assert list(rows["subject"]) == ["row1", "row2", "row3"]
+
+
+def test_discover_then_predict_images(images_csv, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    assert cli.main(["discover", str(images_csv), *IMAGES, "--size", "10", "10", "--out", run, *QUICK]) == 0
+    assert "6 patients and 6 controls, images of shape (1, 10, 10)" in capsys.readouterr().out
+    assert cli.main(["predict", run, str(images_csv), "--out", str(tmp_path / "out.csv")]) == 0
+    assert list(pd.read_csv(tmp_path / "out.csv")["subject"]) == [f"sub-{i:02d}" for i in range(12)]
+
+
+def test_a_method_without_epochs_has_no_bar(features_csv, tmp_path, capsys):
+    assert cli.main(["discover", str(features_csv), "--method", "kmeans", "--out", str(tmp_path / "run")]) == 0
+    assert "epoch" not in capsys.readouterr().err
+
+
+def edit(path, **columns):
+    rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+    rows.assign(**columns).to_csv(path, index=False)
+
+
+def colour(path):
+    Image.fromarray(np.zeros((8, 8, 3), dtype=np.uint8)).save(path.parent / "3.png")
+
+
+def larger(path):
+    Image.fromarray(np.zeros((9, 8), dtype=np.uint8)).save(path.parent / "3.png")
+
+
+def truncated(path):
+    (path.parent / "3.png").write_bytes((path.parent / "3.png").read_bytes()[:50])
+
+
+def nan_image(path):
+    np.save(path.parent / "3.npy", np.full((8, 8), np.nan))
+    edit(path, scan=["3.npy" if i == 3 else f"{i}.png" for i in range(12)])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "options", "words"),
+    [
+        (colour, [], ["(1, 8, 8), channels first, as most have", "(3, 8, 8) in 1 row (sub-03)", "--channels"]),
+        (larger, [], ["(1, 9, 8) in 1 row (sub-03)", "--size"]),
+        (truncated, [], ["row 4 (sub-03): 3.png cannot be read"]),
+        (lambda p: (p.parent / "3.png").unlink(), [], ["row 4 (sub-03): 3.png does not exist"]),
+        (nan_image, [], ["row 4 (sub-03): 3.npy holds NaN"]),
+        (lambda p: edit(p, dx="HC"), [], ["all controls, in 12 rows (sub-00,"]),
+        (lambda p: edit(p, dx="SZ"), [], ["all patients, in 12 rows (sub-00,"]),
+        (lambda p: edit(p, dx=["HC"] * 11 + ["SZ"]), [], ["1 patients for 2 subgroups, in 1 row (sub-11)"]),
+        (lambda p: None, ["--subgroups", "7"], ["6 patients for 7 subgroups, in 6 rows (sub-01,"]),
+        (lambda p: edit(p, dx=["HC", "SZ", "BD"] * 4), [], ["'HC' (control) or 'SZ' (patient)", "'BD' in 4 rows"]),
+        (lambda p: edit(p, dx=["HC", "SZ"] * 5 + ["HC", ""]), [], ["'' in 1 row (sub-11)"]),
+        (lambda p: edit(p, id="same"), [], ["every subject id once", "12 rows (same,"]),
+        (lambda p: None, ["--image", "path"], ["the column 'path'", "'scan'"]),
+        (lambda p: None, ["--diagnosis", "group"], ["the column 'group'"]),
+        (lambda p: None, ["--group", "person", "--truth", "kind"], ["the columns 'person', 'kind'"]),
+        (lambda p: p.unlink(), [], ["subjects.csv, which does not exist"]),
+        (lambda p: p.write_bytes(b"\xff\xfe\x00"), [], ["Expected a CSV or TSV table"]),
+        (lambda p: None, ["--held-out", "0"], ["enough patients to train on and to hold out a share of 0.0"]),
+        (lambda p: None, ["--method", "magic"], ["a method among deep_ucsl", "'magic'"]),
+        (lambda p: None, ["--set", "epoch=3"], ["settings of deep_ucsl among", "Received: epoch."]),
+        (lambda p: None, ["--set", "epochs=many"], ["Expected epochs as int. Received: 'many'"]),
+        (lambda p: None, ["--set", "epochs"], ["NAME=VALUE. Received: 'epochs'"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_input_gets_one_message_before_training(images_csv, capsys, monkeypatch, spoil, options, words):
+    monkeypatch.setattr("phenogroups.methods.base.build_encoder", lambda *_: pytest.fail("built a network"))
+    spoil(images_csv)
+    before = sorted(images_csv.parent.iterdir())
+    out = images_csv.parent / "run"
+    assert cli.main(["discover", str(images_csv), *IMAGES, *options, "--out", str(out)]) == 2
+    message = capsys.readouterr().err
+    assert message.count("phenogroups:") == 1
+    assert "Traceback" not in message
+    for word in words:
+        assert word in plain(message)
+    assert sorted(images_csv.parent.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("encoder=resnet18", "Expected at least 32 pixels a side for the encoder 'resnet18'"),
+        ("encoder=mlp", "Choose 'light' for images"),
+        ("augmentation=wild", "Expected an augmentation among"),
+        ("device=abacus", "abacus"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_said_before_training(images_csv, capsys, monkeypatch, setting, words):
+    monkeypatch.setattr("phenogroups.networks.network.Network.forward", lambda *_: pytest.fail("trained"))
+    out = images_csv.parent / "run"
+    assert cli.main(["discover", str(images_csv), *IMAGES, "--out", str(out), "--set", setting]) == 2
+    assert words in plain(capsys.readouterr().err)
+    assert not out.exists()
+
+
+def test_features_that_are_no_numbers_are_named(features_csv, tmp_path, capsys):
+    edit(features_csv, x2=["", "two", *["1"] * 118])
+    assert cli.main(["discover", str(features_csv), "--out", str(tmp_path / "run")]) == 2
+    message = capsys.readouterr().err
+    assert "2 cells that are not, in 2 rows (row1, row2): 'x2' of row1, 'x2' of row2" in plain(message)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "words"), [("subjects.csv", "Expected a run folder"), ("none.csv", "Expected a run")]
+)
+def test_predict_without_a_run(features_csv, tmp_path, capsys, table, words):
+    assert cli.main(["predict", str(tmp_path / "run"), str(tmp_path / table)]) == 2
+    assert words in plain(capsys.readouterr().err)
+
+
+def test_an_interruption_is_no_traceback(features_csv, tmp_path, capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("phenogroups.methods.base.expectation_maximisation", interrupt)
+    assert cli.main(["discover", str(features_csv), "--out", str(tmp_path / "run")]) == 130
+    assert "stopped; nothing was written" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_message_is_not_markup(tmp_path, capsys):
+    assert cli.main(["discover", str(tmp_path / "[red]x[/red].csv")]) == 2
+    assert "[red]x[/red].csv" in capsys.readouterr().err
+
+
+def test_sleeping_threads(monkeypatch, tmp_path):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    cli.main(["discover", str(tmp_path / "none.csv")])
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"

@@ -1,0 +1,268 @@
+"""The run folder: complete, harmless, and good for the same prediction anywhere."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from safetensors import safe_open
+
+from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.tables import TableSpec, read_cohort, resolve_features
+from phenogroups.discovery import discover, predict_table
+from phenogroups.methods import DeepUCSL, PlainKMeans, load
+from phenogroups.training.run import RunError, check_writable, new_run_folder
+
+FILES = ["history.csv", "model.safetensors", "recipe.json", "report.html", "scores.json", "subgroups.csv"]
+QUICK = {"epochs": 2, "steps": 3, "restarts": 1}
+
+PREDICT = """
+import sys, numpy as np, phenogroups
+from phenogroups.data.tables import read_inputs, spec_from_json
+from phenogroups.discovery import predict_table
+from phenogroups.training.run import read_recipe
+
+run, table, folder = sys.argv[1:]
+inputs = read_inputs(table, spec_from_json(read_recipe(run)["table"]))
+method = phenogroups.load(run)
+together = method.predict_cohort(inputs)
+alone = [method.predict_cohort(inputs[row : row + 1]) for row in (0, 50, 63, 64, 119)]
+np.savez(f"{folder}/together.npz", **vars(together))
+np.savez(f"{folder}/alone.npz", **{key: np.concatenate([vars(p)[key] for p in alone]) for key in vars(together)})
+predict_table(run, table, f"{folder}/predicted.csv")
+"""
+
+
+@pytest.fixture(scope="module", params=["images", "features"])
+def made(request, tmp_path_factory):
+    """A run made from a table: folder of everything, the cohort, what was found."""
+    home = tmp_path_factory.mktemp(request.param)
+    cohort = request.getfixturevalue(request.param)
+    rows = {"id": [f"sub-{i:03d}" for i in range(120)], "diagnosis": cohort.diagnosis}
+    if request.param == "images":
+        (home / "scans").mkdir()
+        rows["scan"] = [f"scans/{i}.png" for i in range(120)]
+        for path, picture in zip(rows["scan"], cohort.inputs[:, 0], strict=True):
+            Image.fromarray((255 * picture).astype(np.uint8)).save(home / path)
+        spec = TableSpec(image="scan", subject="id")
+    else:
+        rows |= {f"x{j}": cohort.inputs[:, j] for j in range(6)}
+        spec = TableSpec(subject="id")
+    pd.DataFrame(rows).to_csv(home / "subjects.csv", index=False)
+    spec = resolve_features(pd.DataFrame(rows), spec)
+    cohort = read_cohort(home / "subjects.csv", spec)
+    return home, cohort, discover(cohort, DeepUCSL(**QUICK), home / "run", table=asdict(spec))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, features):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    discover(features, DeepUCSL(**QUICK), folder)
+    return folder
+
+
+def change(run, tmp_path, **entries):
+    """A copy of a run with other entries in its recipe."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in run.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    recipe = json.loads((copy / "recipe.json").read_text())
+    (copy / "recipe.json").write_text(json.dumps(recipe | entries))
+    return copy
+
+
+def test_the_folder_holds_everything(made):
+    home, cohort, found = made
+    assert sorted(path.name for path in (home / "run").iterdir()) == FILES
+    recipe = json.loads((home / "run" / "recipe.json").read_text())
+    assert recipe["method"] == "deep_ucsl"
+    assert recipe["settings"]["epochs"] == 2
+    assert recipe["cohort"] == {"name": "subjects", "subjects": 120, "fingerprint": cohort.fingerprint}
+    assert recipe["input_shape"] == list(cohort.input_shape)
+    assert {"python", "torch", "phenogroups"} <= recipe["versions"].keys()
+    history = pd.read_csv(home / "run" / "history.csv")
+    assert list(history["epoch"]) == [1, 2]
+    assert {"classification", "clustering", "bound", "distance_ratio", "size_A"} <= set(history.columns)
+    assert json.loads((home / "run" / "scores.json").read_text())["deep_ucsl"] == asdict(found.scores["deep_ucsl"])
+    report = (home / "run" / "report.html").read_text()
+    assert all(sentence.split(":")[0] in report for sentence in found.sentences)
+    if cohort.inputs.ndim == 2:
+        assert "Bars of the 6 features" in report
+
+
+def test_subgroups_are_one_row_per_subject(made):
+    home, cohort, found = made
+    rows = pd.read_csv(home / "run" / "subgroups.csv", keep_default_na=False).set_index("subject")
+    assert sorted(rows.index) == sorted(cohort.subject)
+    assert dict(rows["part"].value_counts()) == {"train": 96, "held-out": 24}
+    rows = rows.loc[cohort.subject]
+    patient = (rows["diagnosis"] == "patient").to_numpy()
+    np.testing.assert_array_equal(patient, cohort.is_patient)
+    assert (rows["subgroup"][~patient] == "").all()
+    expected = np.array(["A", "B"])[found.method.predict_subgroup(cohort[patient])]
+    np.testing.assert_array_equal(rows["subgroup"][patient], expected)
+
+
+def test_a_new_process_predicts_the_same_bits_also_one_by_one(made, tmp_path):
+    home, cohort, found = made
+    expected = found.method.predict_cohort(cohort)
+    command = [sys.executable, "-c", PREDICT, str(home / "run"), str(home / "subjects.csv"), str(tmp_path)]
+    subprocess.run(command, check=True, env=os.environ)
+    for name, rows in (("together", slice(None)), ("alone", [0, 50, 63, 64, 119])):
+        loaded = np.load(tmp_path / f"{name}.npz")
+        for key, value in vars(expected[rows]).items():
+            np.testing.assert_array_equal(loaded[key], value, err_msg=f"{name}: {key}")
+    written = pd.read_csv(home / "run" / "subgroups.csv", dtype=str).set_index("subject")
+    predicted = pd.read_csv(tmp_path / "predicted.csv", dtype=str).set_index("subject")
+    columns = ["p_A", "p_B", "p_patient"]  # as text: what was written is what is written again
+    pd.testing.assert_frame_equal(predicted[columns], written.loc[predicted.index, columns])
+    np.testing.assert_array_equal(predicted["p_A"].to_numpy(np.float32), expected.subgroup[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("encoder", "shape"), [("mlp", (7,)), ("light", (1, 12, 12)), ("light", (3, 9, 9)), ("paper", (1, 8, 8))]
+)
+def test_a_subject_gets_the_same_bits_in_any_company(encoder, shape):
+    inputs = np.random.default_rng(0).normal(size=(300, *shape)).astype(np.float32)
+    method = DeepUCSL(encoder=encoder, epochs=1, steps=1, batch_size=32, clusterer="kmeans")
+    method.fit(Cohort(inputs[:60], np.arange(60) % 2))
+    everyone = method.predict_cohort(inputs)
+    for n in (1, 3, 257):
+        for key, value in vars(method.predict_cohort(inputs[-n:])).items():
+            np.testing.assert_array_equal(value, vars(everyone)[key][-n:], err_msg=f"{key} of {n}")
+
+
+def test_the_model_is_tensors_and_nothing_else(run):
+    content = (run / "model.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header.pop("__metadata__", None)
+    assert all(set(entry) == {"dtype", "shape", "data_offsets"} for entry in header.values())
+    assert len(content) == 8 + length + max(entry["data_offsets"][1] for entry in header.values())
+    with safe_open(run / "model.safetensors", "pt") as model:
+        assert not [name for name in model.keys() if name == "beliefs.q"]  # noqa: SIM118, of training subjects
+    assert oct((run / "model.safetensors").stat().st_mode & 0o777) == oct((run / "recipe.json").stat().st_mode & 0o777)
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"format": 99}, "in format 1"),
+        ({"method": "magic"}, "a method among deep_ucsl"),
+        ({"method": None}, "to name its method"),
+        ({"settings": {"epoch": 3}}, "settings of deep_ucsl among"),
+        ({"settings": {"epochs": "many"}}, "Expected epochs as int"),
+        ({"settings": {"n_subgroups": 3}}, "size mismatch"),
+        ({"settings": {"augmentation": {"wobble": 1}}}, "an augmentation's settings. Received: wobble"),
+        ({"input_shape": [7]}, "size mismatch"),
+        ({"input_shape": [1, 32, 32]}, "to fit together"),
+        ({"input_shape": ["six"]}, "to fit together"),
+        ({"model_sha256": "0"}, "another or a damaged file"),
+    ],
+)
+def test_a_mangled_recipe_is_refused(run, tmp_path, entries, words):
+    with pytest.raises(RunError, match=words):
+        load(change(run, tmp_path, **entries))
+
+
+@pytest.mark.parametrize(
+    "mangle", [lambda b: b[:-8], lambda b: b"", lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda _: None]
+)
+def test_a_mangled_model_is_refused(run, tmp_path, mangle):
+    copy = change(run, tmp_path)
+    content = mangle((copy / "model.safetensors").read_bytes())
+    (copy / "model.safetensors").unlink()
+    if content is not None:
+        (copy / "model.safetensors").write_bytes(content)
+    with pytest.raises(RunError, match=r"model\.safetensors"):
+        load(copy)
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(RunError, match=r"Expected a run folder with recipe\.json"):
+        load(tmp_path)
+    (tmp_path / "recipe.json").write_text("{")
+    with pytest.raises(RunError, match="to be JSON"):
+        load(tmp_path)
+
+
+def test_a_run_made_from_arrays_says_how_to_predict(run, tmp_path):
+    with pytest.raises(RunError, match=r"made from arrays.*phenogroups\.load\('.*run'\)\.predict_subgroup\(X\)"):
+        predict_table(run, tmp_path / "new.csv", tmp_path / "out.csv")
+
+
+def test_images_of_another_shape_are_refused_by_name(made, tmp_path, monkeypatch):
+    home, cohort, found = made
+    if cohort.inputs.ndim == 2:
+        pytest.skip("features have no shape")
+    monkeypatch.setattr(type(found.method), "_predict", lambda *_: pytest.fail("computed something"))
+    Image.fromarray(np.zeros((20, 16, 3), dtype=np.uint8)).save(tmp_path / "new.png")
+    table = pd.DataFrame({"id": ["old", "new"], "scan": [home / "scans" / "0.png", tmp_path / "new.png"]})
+    table.to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(CohortError) as error:
+        predict_table(home / "run", tmp_path / "new.csv", tmp_path / "out.csv")
+    assert "(1, 16, 16), channels first, as in training. Received: (3, 20, 16) in 1 row (new)" in str(error.value)
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_the_table_is_never_overwritten(made, tmp_path):
+    home, *_ = made
+    with pytest.raises(RunError, match="another file"):
+        predict_table(home / "run", home / "subjects.csv", home / "run" / ".." / "subjects.csv")
+
+
+def test_methods_without_epochs_or_diagnosis_make_runs_too(features, tmp_path):
+    found = discover(features, PlainKMeans(), tmp_path / "run", beside={"again": PlainKMeans(seed=1)})
+    assert sorted(path.name for path in found.folder.iterdir()) == [name for name in FILES if name != "history.csv"]
+    assert list(found.scores) == ["kmeans", "again"]
+    again = load(found.folder).predict_cohort(features)
+    np.testing.assert_array_equal(again.subgroup, found.method.predict_cohort(features).subgroup)
+
+
+def test_an_earlier_run_is_replaced_and_other_things_are_not(features, tmp_path):
+    discover(features, PlainKMeans(), tmp_path / "run")
+    discover(features, PlainKMeans(n_subgroups=3), tmp_path / "run")
+    assert load(tmp_path / "run").n_subgroups == 3
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    method = PlainKMeans()
+    for folder, words in ((tmp_path / "run", "notes.txt"), (tmp_path, "file, run"), (tmp_path / "file", "file")):
+        with pytest.raises(RunError, match=f"other things \\({words}\\)"):
+            discover(features, method, folder)
+    with pytest.raises(RunError, match="not writable"):
+        discover(features, method, tmp_path / "file" / "run")
+    assert not hasattr(method, "centroids_")  # said before training
+
+
+def test_nothing_is_left_of_a_run_that_failed(tmp_path):
+    check_writable(tmp_path / "a" / "run")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(KeyboardInterrupt), new_run_folder(tmp_path / "run"):
+        raise KeyboardInterrupt
+    with pytest.raises(RunError, match="disk full"), new_run_folder(tmp_path / "run"):
+        raise OSError("disk full")
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_few_to_hold_out_is_said_before_training(features, tmp_path):
+    some = features[np.r_[np.flatnonzero(features.is_patient)[:1], np.flatnonzero(~features.is_patient)]]
+    with pytest.raises(CohortError, match="at least as many patients as subgroups"):
+        discover(some, DeepUCSL(), tmp_path / "run")
+    twins = Cohort(features.inputs, features.diagnosis, group=np.where(features.is_patient, "one", features.subject))
+    with pytest.raises(CohortError, match="60 patients in 1 groups"):
+        discover(twins, DeepUCSL(), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_letters():
+    from phenogroups.data.cohort import subgroup_letter
+
+    assert [subgroup_letter(k) for k in (0, 1, 25, 26, 27, 51, 52, 701, 702)] == [
+        "A", "B", "Z", "AA", "AB", "AZ", "BA", "ZZ", "AAA",
+    ]  # fmt: skip
