@@ -140,7 +140,7 @@ def test_noise_belongs_everywhere_alike():
 def test_a_wrong_clusterer_is_explained(clusterer, words):
     embedding, diagnosis, _ = two_clouds()
     with pytest.raises(ValueError, match=words):
-        DeepUCSL(clusterer=clusterer).e_step(embedding, diagnosis, None, 0)
+        DeepUCSL(**QUICK, clusterer=clusterer).fit(embedding.numpy(), diagnosis.numpy())
 
 
 def losses(method, n_controls=3, beliefs=None):

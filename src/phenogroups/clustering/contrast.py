@@ -5,8 +5,6 @@ too. Each candidate is judged on its own discriminating axes by how much better 
 one does, minus the same for the controls: what both share cancels.
 """
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,30 +17,32 @@ SMALLEST = 0.02  # a subgroup with a smaller share of the patients is a handful 
 LIMIT = 2.5  # deviations beyond which a subject counts no more: a few far away must not look like a subgroup
 
 
-def contrastive_mixture(
+def contrastive_mixture(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0) -> TiedMixture:
+    """The most specific of many tied mixtures of the patients, fitted on all of them."""
+    found = specific_mixtures(patients, controls, n_subgroups, seed=seed)
+    if not found:  # every candidate had a subgroup too small to be one
+        return tied_mixture(patients, n_subgroups, seed=seed)
+    return tied_mixture(patients, n_subgroups, start=found[0].log_posterior(patients.double()).exp())
+
+
+def specific_mixtures(
     patients: Tensor, controls: Tensor, n_subgroups: int, *, n_starts: int = 25, seed: int = 0
-) -> TiedMixture:
-    """A tied mixture of the patients, chosen among `n_starts` starts by its `specificity`."""
+) -> list[TiedMixture]:
+    """Different local optima from `n_starts` starts, the most specific first; found among a sample of the subjects."""
     rng = np.random.default_rng(seed)
     some, others = _thinned(patients), _thinned(controls)
-    best, best_score = None, -math.inf
-    judged: set[float] = set()
+    found: dict[float, tuple[float, TiedMixture]] = {}
     for _ in range(n_starts):
         # K-means on a few axes at a time: on all of them it would find the loudest split again and again
         axes = rng.choice(some.shape[1], size=min(int(rng.integers(1, 4)), some.shape[1]), replace=False)
         view = some[:, torch.as_tensor(axes)]
         start = sinkhorn_kmeans(view, n_subgroups, balance=0, n_starts=1, seed=int(rng.integers(2**31)))
         labels = squared_distances(view, start.centroids).argmin(dim=1)
-        found = tied_mixture(some, n_subgroups, start=_one_hot(labels, n_subgroups))
-        if found.log_sizes.exp().min() < SMALLEST or round(found.log_likelihood, 3) in judged:
-            continue  # a handful of outliers, or a candidate found before
-        judged.add(round(found.log_likelihood, 3))
-        score = specificity(found, some, others)
-        if score > best_score:
-            best, best_score = found, score
-    if best is None:  # every candidate had a subgroup too small to be one
-        return tied_mixture(patients, n_subgroups, seed=seed)
-    return tied_mixture(patients, n_subgroups, start=best.log_posterior(patients.double()).exp())
+        mixture = tied_mixture(some, n_subgroups, start=_one_hot(labels, n_subgroups))
+        optimum = round(mixture.log_likelihood, 3)
+        if mixture.log_sizes.exp().min() >= SMALLEST and optimum not in found:
+            found[optimum] = (specificity(mixture, some, others), mixture)
+    return [mixture for _, mixture in sorted(found.values(), key=lambda pair: -pair[0])]
 
 
 def specificity(found: TiedMixture, patients: Tensor, controls: Tensor) -> float:

@@ -42,7 +42,7 @@ def tied_mixture(
     return max(fits, key=lambda fit: fit.log_likelihood)
 
 
-def _climb(z: Tensor, beliefs: Tensor, max_iterations: int, tolerance: float = 1e-6) -> TiedMixture:
+def _climb(z: Tensor, beliefs: Tensor, max_iterations: int, tolerance: float = 1e-5) -> TiedMixture:
     center = z.mean(0)
     total = (z - center).T @ (z - center) / len(z)
     fit = _maximise(z, center, total, beliefs)

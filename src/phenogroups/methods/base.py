@@ -20,6 +20,7 @@ from phenogroups.networks.encoders import MLP, build_encoder, default_encoder
 from phenogroups.networks.network import Network
 from phenogroups.training.em import Progress, expectation_maximisation, read_all
 
+WARMUP_PACE = 1 / 3  # gently: what sets patients apart from each other is lost as they are told from controls
 LEAST = {"n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0}  # of settings that count
 
 
@@ -171,10 +172,10 @@ class DeepMethod(Method):
 
     encoder: str = "auto"  # a name in networks.encoders, or auto: mlp for features, light for images
     augmentation: str | Augmentation = "auto"  # a name in data.augment or its numbers
-    epochs: int = 12  # E-steps and M-steps
+    epochs: int = 8  # E-steps and M-steps
     steps: int = 40  # at least so many gradient steps per epoch: small cohorts are passed several times
     batch_size: int = 256
-    learning_rate: float = 1e-4
+    learning_rate: float = 3e-4
     schedule: Literal["cosine", "constant"] = "cosine"  # of the learning rate, after the warm-up
     device: str = "auto"  # as Fabric's accelerator: auto, cpu, gpu, mps
     precision: str = "32-true"  # as Fabric's precision
@@ -199,12 +200,14 @@ class DeepMethod(Method):
         """What the learning rate is multiplied with in this epoch."""
         if self.schedule == "constant":
             return 1.0
+        if epoch < self.warmup:
+            return WARMUP_PACE
         done = max(epoch - self.warmup, 0) / max(self.epochs - self.warmup, 1)
         return 0.5 * (1 + math.cos(math.pi * done))
 
-    def elect(self, embeddings: list[Tensor], diagnosis: Tensor, beliefs: list[Any]) -> tuple[int, Any]:
-        """Which of several starts goes on, and with which beliefs."""
-        return 0, beliefs[0]
+    def elect(self, embeddings: list[Tensor], diagnosis: Tensor) -> tuple[int, Any]:
+        """Which of several starts goes on, and with which beliefs, from their embeddings after the warm-up."""
+        return 0, self.e_step(embeddings[0], diagnosis, None, self.warmup)
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         """Fields of a Prediction from a batch of embeddings."""

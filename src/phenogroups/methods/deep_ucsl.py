@@ -11,17 +11,21 @@ import torch.nn.functional as F
 from sklearn.base import clone
 from torch import Tensor, nn
 
-from phenogroups.clustering.contrast import contrastive_mixture, specificity
+from phenogroups.clustering.contrast import contrastive_mixture, specific_mixtures, specificity
 from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.matching import match_centroids
 from phenogroups.clustering.mixture import tied_mixture
 from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.clustering.space import DiseaseSpace, Scaler, fit_space
 from phenogroups.data.batches import Batch
-from phenogroups.data.cohort import subgroup_letter
+from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.losses import experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
 from phenogroups.methods.base import DeepMethod
 from phenogroups.networks.network import Network
+from phenogroups.training.em import Progress
+
+NAMED = 5  # candidates that each encoder names in the vote on the first subgroups
+CLUSTERERS = ("mixture", "sinkhorn_kmeans", "kmeans")
 
 # The published recipe for MNIST (Appendix F.2), which the paper's figures were obtained with.
 PAPER: dict[str, Any] = {
@@ -61,7 +65,7 @@ class Beliefs:
 
 @dataclass(eq=False, repr=False)
 class DeepUCSL(DeepMethod):
-    clusterer: Literal["mixture", "sinkhorn_kmeans", "kmeans"] | Any = "mixture"  # or any scikit-learn clusterer
+    clusterer: Any = "mixture"  # a name in CLUSTERERS, or any scikit-learn estimator that clusters vectors
     restarts: int = 3  # networks that are warmed up and vote on the first subgroups; one goes on
     warmup: int = 1  # epochs of diagnosis alone, before the first E-step
     components: int | None = 10  # principal components of the patients in which they are clustered
@@ -83,6 +87,14 @@ class DeepUCSL(DeepMethod):
     def heads(self, dim: int) -> dict[str, nn.Module]:
         return {"experts": nn.Linear(dim, self.n_subgroups), "gate": nn.Linear(dim, self.n_subgroups)}
 
+    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+        if self.clusterer not in CLUSTERERS and not hasattr(self.clusterer, "fit"):
+            raise ValueError(
+                f"Expected clusterer {', '.join(map(repr, CLUSTERERS))} or a scikit-learn estimator. "
+                f"Received: {self.clusterer!r}."
+            )
+        super()._fit(cohort, progress)
+
     def losses(self, network: Network, batch: Batch, beliefs: Beliefs | None) -> dict[str, Tensor]:
         z = network.encoder(batch.views[0])
         gate = network.heads["gate"](z)
@@ -103,11 +115,12 @@ class DeepUCSL(DeepMethod):
         balanced = 0.5 / torch.stack([1 - share, share]).clamp_min(1 / len(patient))
         return balanced, torch.ones_like(balanced)
 
-    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Beliefs | None, epoch: int) -> Beliefs:
+    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Beliefs | Tensor | None, epoch: int) -> Beliefs:
         is_patient = diagnosis == 1
         space = self._space(embedding, is_patient)
         z, controls = space(embedding[is_patient]), space(embedding[~is_patient])
-        before = None if previous is None else previous.q[is_patient]
+        earlier = previous.q if isinstance(previous, Beliefs) else previous
+        before = None if earlier is None else earlier[is_patient]
         centroids, log_sizes, space, soft = self._cluster(z, controls, space, before)
         specific = self._specificity(soft, z, controls)
         if before is not None:
@@ -116,14 +129,13 @@ class DeepUCSL(DeepMethod):
             seen = space(embedding[is_patient])
             order = match_centroids(yesterday.T @ seen / yesterday.sum(0).clamp_min(1)[:, None], centroids)
             centroids, log_sizes, soft = centroids[order], log_sizes[order], soft[:, order]
-        q = torch.full((len(embedding), self.n_subgroups), 1 / self.n_subgroups).to(embedding)  # a control has none
-        q[is_patient] = harden(soft, self._softness(epoch))
+        q = self._with_controls(harden(soft, self._softness(epoch)), is_patient)
         return Beliefs(
             q, space.center, space.scale, space.severity, space.basis, space.limit, centroids, log_sizes,
             torch.tensor(specific),
         )  # fmt: skip
 
-    def elect(self, embeddings: list[Tensor], diagnosis: Tensor, beliefs: list[Beliefs]) -> tuple[int, Beliefs]:
+    def elect(self, embeddings: list[Tensor], diagnosis: Tensor) -> tuple[int, Beliefs]:
         """The subgroups that even the encoder which sees them least sees best, in the encoder that sees them most.
 
         What only one encoder finds is an accident of its random weights.
@@ -131,10 +143,24 @@ class DeepUCSL(DeepMethod):
         is_patient = diagnosis == 1
         spaces = [self._space(z, is_patient)(z) for z in embeddings]
         views = [(z[is_patient], z[~is_patient]) for z in spaces]
-        seen = torch.tensor([[self._specificity(b.q[is_patient], *view) for view in views] for b in beliefs])
-        subgroups = int(seen.min(dim=1).values.argmax())
-        encoder = int(seen[subgroups].argmax())
-        return encoder, self.e_step(embeddings[encoder], diagnosis, beliefs[subgroups], self.warmup)
+        candidates = [
+            found.log_posterior(view[0].double()).exp()
+            for view in views
+            for found in specific_mixtures(*view, self.n_subgroups, seed=self.seed)[:NAMED]
+        ]
+        if not candidates:
+            return 0, self.e_step(embeddings[0], diagnosis, None, self.warmup)
+        seen = torch.tensor([[self._specificity(q, *view) for view in views] for q in candidates])
+        winner = int(seen.min(dim=1).values.argmax())
+        encoder = int(seen[winner].argmax())
+        q = self._with_controls(candidates[winner].to(embeddings[0]), is_patient)
+        return encoder, self.e_step(embeddings[encoder], diagnosis, q, self.warmup)
+
+    def _with_controls(self, of_patients: Tensor, is_patient: Tensor) -> Tensor:
+        """(subjects, subgroups): a control belongs to all subgroups alike (paper, Eq. 5)."""
+        q = of_patients.new_full((len(is_patient), self.n_subgroups), 1 / self.n_subgroups)
+        q[is_patient] = of_patients
+        return q
 
     def _specificity(self, q: Tensor, patients: Tensor, controls: Tensor) -> float:
         return specificity(tied_mixture(patients, self.n_subgroups, start=q, max_iterations=0), patients, controls)
@@ -216,11 +242,6 @@ def harden(q: Tensor, softness: float) -> Tensor:
 
 def cluster_with(estimator: Any, z: Tensor, n_subgroups: int) -> Tensor:
     """Posteriors (n, K) from any scikit-learn estimator that gives labels or probabilities on vectors."""
-    if not hasattr(estimator, "fit"):
-        raise ValueError(
-            "Expected clusterer 'mixture', 'sinkhorn_kmeans', 'kmeans' or a scikit-learn estimator. "
-            f"Received: {estimator!r}."
-        )
     estimator, vectors = clone(estimator), z.cpu().numpy()
     if hasattr(estimator, "predict_proba"):
         q = torch.as_tensor(estimator.fit(vectors).predict_proba(vectors))

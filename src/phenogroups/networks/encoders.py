@@ -96,10 +96,13 @@ def light(shape: Shape) -> Encoder:
     layers, previous = [], shape[0]
     for i in range(depth):
         channels, kernel = CHANNELS[min(i, 3)], 5 if i < 2 else 3
-        layers.append(CONV[space](previous, channels, kernel, stride if i == 0 else 1, kernel // 2, bias=False))
-        if i < pools:  # before the norm: a quarter of its work
+        layers += [
+            CONV[space](previous, channels, kernel, stride if i == 0 else 1, kernel // 2, bias=False),
+            NORM[space](channels),
+        ]
+        if i < pools:  # after the norm, so that few maxima fall below zero: pooled first, half of them would be lost
             layers.append(MAX_POOL[space](2, ceil_mode=True))  # ceil: a thin side never vanishes
-        layers += [NORM[space](channels), nn.ReLU(inplace=True)]
+        layers.append(nn.ReLU(inplace=True))
         previous = channels
     return ConvEncoder(nn.Sequential(*layers, MEAN_POOL[space](1), nn.Flatten()), previous, CHANNELS_LAST[space])
 

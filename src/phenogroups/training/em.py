@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
+from torch.optim.swa_utils import update_bn
 
 from phenogroups.data.augment import Augmentation
-from phenogroups.data.batches import Batch, effective_batch_size, read_in_blocks, training_batches
+from phenogroups.data.batches import Batch, as_tensor, effective_batch_size, read_in_blocks, training_batches
 from phenogroups.networks.network import Network
 
 Progress = Callable[[dict[str, float]], None]  # is told the epoch, with its fraction, and the mean losses so far
@@ -35,7 +36,7 @@ class Trainable(Protocol):
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation: ...
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]: ...
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any: ...
-    def elect(self, embeddings: list[Tensor], diagnosis: Tensor, beliefs: list[Any]) -> tuple[int, Any]: ...
+    def elect(self, embeddings: list[Tensor], diagnosis: Tensor) -> tuple[int, Any]: ...
     def pace(self, epoch: int) -> float: ...
     def observe(self, network: Network, embedding: Tensor, diagnosis: Tensor, beliefs: Any) -> dict[str, float]: ...
 
@@ -63,6 +64,7 @@ def expectation_maximisation(
         best = courses[0] if len(courses) == 1 else elect(courses)
         while best.epoch < method.epochs:
             best.m_step()
+        best.settle()
         best.e_step()
     beliefs = replace(best.beliefs, **{f.name: getattr(best.beliefs, f.name).cpu() for f in fields(best.beliefs)})
     return best.network.eval().cpu(), beliefs, best.history
@@ -134,6 +136,14 @@ class Course:
             seen |= method.observe(self.network, self.embedding(), self.labels, self.beliefs)
         self.history.append({"epoch": self.epoch, "seconds": time.perf_counter() - began, **seen})
 
+    def settle(self) -> None:
+        """Take the statistics of batch normalisation from plain inputs: those of training are of augmented ones."""
+        device = self.fabric.device
+        plain = (as_tensor(self.inputs[i : i + self._batch], device) for i in range(0, len(self.inputs), self._batch))
+        with torch.no_grad():
+            update_bn(plain, self.network.encoder)
+        self._embedding = None
+
     def embedding(self) -> Tensor:
         """Of all subjects, by the network as it is now."""
         if self._embedding is None:
@@ -148,11 +158,8 @@ class Course:
 
 def elect(courses: list[Course]) -> Course:
     """The course that goes on, with the beliefs it goes on with."""
-    for course in courses:
-        course.e_step()
-    first = courses[0]
-    chosen, beliefs = first.method.elect([c.embedding() for c in courses], first.labels, [c.beliefs for c in courses])
-    courses[chosen].beliefs = beliefs
+    chosen, beliefs = courses[0].method.elect([course.embedding() for course in courses], courses[0].labels)
+    courses[chosen].beliefs, courses[chosen].believed_at = beliefs, courses[chosen].epoch
     return courses[chosen]
 
 

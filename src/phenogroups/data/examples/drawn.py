@@ -114,7 +114,7 @@ def drawn_digits(
     at_b = np.where(rng.random(n) < site_follows_subgroup, followed % 2 == 1, rng.random(n) < 0.5)
     covariates = pd.DataFrame(
         {
-            "boldness": 1.65 - 1.1 * np.cos(np.pi * rng.random(n)),  # half the width of the pen: mostly thin or thick
+            "boldness": 0.55 + 2.2 * rng.beta(0.8, 0.8, n),  # half the width of the pen: from thin to thick
             "slant": rng.normal(0.08, 0.09, n),  # shear: to the right is positive
             "size": rng.uniform(0.9, 1.08, n),
             "site": pd.Categorical(np.where(at_b, "B", "A"), categories=["A", "B"]),
