@@ -21,7 +21,7 @@ def stretched(n=600, share=0.2, seed=0):
 def test_equals_scikit_learn_from_the_same_start():
     z, truth = stretched()
     start = torch.nn.functional.one_hot(torch.as_tensor(truth), 2).double() * 0.8 + 0.1
-    ours = tied_mixture(z, 2, start=start, max_iterations=2000)
+    ours = tied_mixture(z, 2, start=start, max_iterations=2000, tolerance=1e-10)
     means = (start.T @ z / start.sum(0)[:, None]).numpy()
     theirs = GaussianMixture(2, covariance_type="tied", means_init=means, tol=1e-10, max_iter=2000).fit(z.numpy())
     np.testing.assert_allclose(ours.log_posterior(z).exp().numpy(), theirs.predict_proba(z.numpy()), atol=2e-3)

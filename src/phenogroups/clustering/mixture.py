@@ -28,21 +28,22 @@ def tied_mixture(
     start: Tensor | None = None,
     n_starts: int = 10,
     max_iterations: int = 200,
+    tolerance: float = 1e-5,  # nats per subject that an iteration must gain
     seed: int = 0,
 ) -> TiedMixture:
     """EM from given responsibilities (n, K), or the most likely of several K-means starts."""
     z = z.double()  # sums over a cohort; the result is cast back by who uses it
     if start is not None:
-        return _climb(z, start.double(), max_iterations)
+        return _climb(z, start.double(), max_iterations, tolerance)
     fits = []
     for attempt in range(n_starts):
         clusters = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=1, seed=seed * n_starts + attempt)
         labels = squared_distances(z, clusters.centroids).argmin(dim=1)
-        fits.append(_climb(z, torch.nn.functional.one_hot(labels, n_subgroups).double(), max_iterations))
+        fits.append(_climb(z, torch.nn.functional.one_hot(labels, n_subgroups).double(), max_iterations, tolerance))
     return max(fits, key=lambda fit: fit.log_likelihood)
 
 
-def _climb(z: Tensor, beliefs: Tensor, max_iterations: int, tolerance: float = 1e-5) -> TiedMixture:
+def _climb(z: Tensor, beliefs: Tensor, max_iterations: int, tolerance: float) -> TiedMixture:
     center = z.mean(0)
     total = (z - center).T @ (z - center) / len(z)
     fit = _maximise(z, center, total, beliefs)

@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from phenogroups.clustering.contrast import contrastive_mixture, gain, specific_mixtures, specificity
+from phenogroups.clustering.mixture import tied_mixture
+
+
+def two_splits(n=800, seed=0):
+    """Axis 0 is loud and splits everybody (a scanner); axis 1 is quieter and splits the patients only (the disease)."""
+    rng = np.random.default_rng(seed)
+    scanner, kind = rng.integers(0, 2, 2 * n), rng.integers(0, 2, n)
+    z = rng.normal(size=(2 * n, 4))
+    z[:, 0] += 8 * scanner
+    z[:n, 1] += 5 * kind
+    return torch.as_tensor(z[:n]), torch.as_tensor(z[n:]), scanner[:n], kind
+
+
+def labels(mixture, z):
+    return mixture.log_posterior(z).argmax(1).numpy()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_finds_what_splits_patients_only_where_the_likeliest_mixture_finds_the_scanner(seed):
+    patients, controls, scanner, kind = two_splits(seed=seed)
+    assert adjusted_rand_score(scanner, labels(tied_mixture(patients, 2), patients)) > 0.9
+    assert adjusted_rand_score(kind, labels(contrastive_mixture(patients, controls, 2), patients)) > 0.9
+
+
+def test_specificity_is_the_difference_of_gains_and_cancels_what_is_shared():
+    patients, controls, scanner, kind = two_splits()
+    by = {}
+    for name, truth in (("scanner", scanner), ("kind", kind)):
+        start = torch.nn.functional.one_hot(torch.as_tensor(truth), 2)
+        by[name] = specificity(tied_mixture(patients, 2, start=start), patients, controls)
+    assert by["scanner"] == pytest.approx(0, abs=0.05)
+    assert by["kind"] == pytest.approx(np.log(np.sqrt(1 + 2.5**2)) - np.log(2), abs=0.05)  # 5 deviations apart
+
+
+def test_gain_is_that_of_a_mixture_over_one_gaussian():
+    rng = np.random.default_rng(0)
+    one, two = rng.normal(size=2000), np.concatenate([rng.normal(size=1000), rng.normal(size=1000) + 6])
+    even = torch.full((2000, 2), 0.5)
+    assert gain(torch.as_tensor(one)[:, None], even) == pytest.approx(0, abs=0.01)
+    # apart by d deviations: log of the total deviation, less the log 2 of not knowing the side
+    expected = np.log(np.sqrt(1 + 3**2)) - np.log(2)
+    assert gain(torch.as_tensor(two)[:, None], even) == pytest.approx(expected, abs=0.03)
+
+
+def test_candidates_are_different_and_seeded():
+    patients, controls, _, _ = two_splits()
+    found = specific_mixtures(patients, controls, 2, seed=1)
+    scores = [specificity(mixture, patients, controls) for mixture in found]
+    assert scores == sorted(scores, reverse=True)
+    assert len({round(mixture.log_likelihood, 3) for mixture in found}) == len(found)
+    again = specific_mixtures(patients, controls, 2, seed=1)
+    assert [m.log_likelihood for m in again] == [m.log_likelihood for m in found]
