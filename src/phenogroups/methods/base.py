@@ -177,6 +177,7 @@ class DeepMethod(Method):
     batch_size: int = 256
     learning_rate: float = 3e-4
     schedule: Literal["cosine", "constant"] = "cosine"  # of the learning rate, after the warm-up
+    settle: bool = True  # take batch normalisation's statistics from plain inputs at the end
     device: str = "auto"  # as Fabric's accelerator: auto, cpu, gpu, mps
     precision: str = "32-true"  # as Fabric's precision
 

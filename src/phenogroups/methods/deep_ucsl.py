@@ -42,6 +42,7 @@ PAPER: dict[str, Any] = {
     "steps": 1,
     "learning_rate": 1e-5,
     "schedule": "constant",
+    "settle": False,
     "class_weights": (0.5, 0.5),
 }
 

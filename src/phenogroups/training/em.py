@@ -32,6 +32,7 @@ class Trainable(Protocol):
     e_step_each_epoch: bool
     warmup: int
     restarts: int
+    settle: bool
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation: ...
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]: ...
@@ -64,7 +65,8 @@ def expectation_maximisation(
         best = courses[0] if len(courses) == 1 else elect(courses)
         while best.epoch < method.epochs:
             best.m_step()
-        best.settle()
+        if method.settle:
+            best.settle()
         best.e_step()
     beliefs = replace(best.beliefs, **{f.name: getattr(best.beliefs, f.name).cpu() for f in fields(best.beliefs)})
     return best.network.eval().cpu(), beliefs, best.history
@@ -142,7 +144,7 @@ class Course:
         plain = (as_tensor(self.inputs[i : i + self._batch], device) for i in range(0, len(self.inputs), self._batch))
         with torch.no_grad():
             update_bn(plain, self.network.encoder)
-        self._embedding = None
+        self._embedding, self.believed_at = None, -1  # the network sees everybody a little differently now
 
     def embedding(self) -> Tensor:
         """Of all subjects, by the network as it is now."""
