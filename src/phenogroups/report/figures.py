@@ -31,6 +31,7 @@ PANELS = {
     "specificity": "Specificity of the subgroups",
     "size_": "Share of patients by subgroup",
 }
+SHARES = ("Gate entropy on controls", "Share of patients by subgroup")  # from nothing to all
 NOT_SHOWN = ("seconds", "learning_rate", "step")
 
 WIDTH = 7.0  # inches: the column of the page
@@ -143,6 +144,8 @@ def history_figure(history: pd.DataFrame) -> Figure:
             style = {"color": COLORS[i % len(COLORS)], "marker": "." if len(known) < 30 else None}
             label = column.replace("size_", "Subgroup ").replace("_", " ")
             ax.plot(known["epoch"], known[column], label=label, **style)
+        if title in SHARES:
+            ax.set_ylim(0, 1.05)  # a wobble of one percent must look like one
         ax.set_title(title)
         ax.set_xlabel("epoch")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
