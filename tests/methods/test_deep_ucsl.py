@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,18 +11,11 @@ from sklearn.mixture import GaussianMixture
 
 from phenogroups.data.batches import Batch
 from phenogroups.evaluation.scores import score
-from phenogroups.methods import METHODS, build_method, deep_ucsl, settings_of
+from phenogroups.methods import METHODS, build_method, settings_of
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL, cluster_with, harden
 
 QUICK = {"epochs": 2, "steps": 3, "restarts": 1}
 PLAIN = {"clusterer": "sinkhorn_kmeans", "components": None, "remove_severity": False, "winsorise": None, "warmup": 0}
-
-
-@pytest.fixture(autouse=True)
-def few_starts(monkeypatch):
-    """Nothing here depends on how long the mixture searches."""
-    search = partial(deep_ucsl.contrastive_mixture, n_starts=4)
-    monkeypatch.setattr(deep_ucsl, "contrastive_mixture", search)
 
 
 def two_clouds(n=60, dims=5, seed=0):
@@ -267,3 +259,23 @@ def test_the_papers_recipe(images):
     assert sizes.sum() == images.is_patient.sum()
     balanced = method.beliefs_.q[torch.as_tensor(images.is_patient)].argmax(1).bincount(minlength=2)
     assert abs(int(balanced[0]) - int(balanced[1])) <= 12  # Sinkhorn's sizes are equal
+
+
+def test_the_vote_takes_what_every_encoder_sees():
+    """Encoder 0 sees an accident of its own louder than the disease; the disease is in both."""
+    rng = np.random.default_rng(0)
+    n = 300
+    accident, kind = rng.integers(0, 2, n), rng.integers(0, 2, n)
+    first, second = rng.normal(size=(2, 2 * n, 5))
+    first[:n, 1] += 9 * accident
+    first[:n, 2] += 6 * kind
+    second[:n, 3] += 6 * kind
+    for z in (first, second):
+        z[:n, 0] += 10  # how ill they look
+    embeddings = [torch.tensor(z, dtype=torch.float32) for z in (first, second)]
+    diagnosis = (torch.arange(2 * n) < n).long()
+    alone = DeepUCSL().e_step(embeddings[0], diagnosis, None, 0).q[:n]
+    assert agreement(alone, torch.tensor(accident)) > 0.95
+    encoder, beliefs = DeepUCSL().elect(embeddings, diagnosis)
+    assert agreement(beliefs.q[:n], torch.tensor(kind)) > 0.95
+    assert encoder in (0, 1)
