@@ -100,7 +100,7 @@ def light(shape: Shape) -> Encoder:
             CONV[space](previous, channels, kernel, stride if i == 0 else 1, kernel // 2, bias=False),
             NORM[space](channels),
         ]
-        if i < pools:  # after the norm, so that few maxima fall below zero: pooled first, half of them would be lost
+        if i < pools:  # after the norm: pooled first, the first subgroups were found less well (docs/deep_ucsl.md)
             layers.append(MAX_POOL[space](2, ceil_mode=True))  # ceil: a thin side never vanishes
         layers.append(nn.ReLU(inplace=True))
         previous = channels
