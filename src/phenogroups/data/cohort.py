@@ -170,20 +170,27 @@ class Cohort:
         np.logical_or.at(ill, member, self.is_patient)
         size = np.bincount(member)
         rng = np.random.default_rng(seed)
-        out = np.zeros(len(groups), dtype=bool)
-        for stratum in (ill, ~ill):
-            order = rng.permutation(np.flatnonzero(stratum))
-            reached = np.cumsum(size[order])
-            # a group goes out while its middle lies inside the share asked for
-            out[order[reached - size[order] / 2 < held_out * size[order].sum()]] = True
-        rows = out[member]
-        for name, kind in (("patients", self.is_patient), ("controls", ~self.is_patient)):
-            if kind.any() and (rows[kind].all() or not rows[kind].any()):
-                raise CohortError(
-                    f"Expected enough {name} to train on and to hold out a share of {held_out}. Received: {kind.sum()} "
-                    f"{name} in {len(np.unique(member[kind]))} groups. Bring more, or hold out another share."
-                )
-        return self[~rows], self[rows]
+        # drawn again while a class lies wholly on one side, as one big group can make it
+        for _ in range(1000):
+            out = np.zeros(len(groups), dtype=bool)
+            for stratum in (ill, ~ill):
+                order = rng.permutation(np.flatnonzero(stratum))
+                reached = np.cumsum(size[order])
+                # a group goes out while its middle lies inside the share asked for
+                out[order[reached - size[order] / 2 < held_out * size[order].sum()]] = True
+            rows = out[member]
+            one_sided = [
+                (name, kind)
+                for name, kind in (("patients", self.is_patient), ("controls", ~self.is_patient))
+                if kind.any() and (rows[kind].all() or not rows[kind].any())
+            ]
+            if not one_sided:
+                return self[~rows], self[rows]
+        name, kind = one_sided[0]
+        raise CohortError(
+            f"Expected enough {name} to train on and to hold out a share of {held_out}. Received: {kind.sum()} "
+            f"{name} in {len(np.unique(member[kind]))} groups. Bring more, or hold out another share."
+        )
 
     @classmethod
     def from_table(cls, table: str | Path | pd.DataFrame, **columns: Any) -> "Cohort":
