@@ -3,7 +3,15 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from phenogroups.clustering.contrast import contrastive_mixture, gain, specific_mixtures, specificity
+from phenogroups.clustering.contrast import (
+    GAP_WEIGHT,
+    contrastive_mixture,
+    gains,
+    gap,
+    least_gap,
+    specific_mixtures,
+    specificity,
+)
 from phenogroups.clustering.mixture import tied_mixture
 
 
@@ -33,7 +41,9 @@ def test_specificity_is_the_difference_of_gains_and_cancels_what_is_shared():
     by = {}
     for name, truth in (("scanner", scanner), ("kind", kind)):
         start = torch.nn.functional.one_hot(torch.as_tensor(truth), 2)
-        by[name] = specificity(tied_mixture(patients, 2, start=start), patients, controls)
+        found = tied_mixture(patients, 2, start=start)
+        gaps = (least_gap(found, z, found.log_posterior(z).argmax(1)) for z in (patients, controls))
+        by[name] = specificity([found], patients, controls)[0] - GAP_WEIGHT * (next(gaps) - next(gaps))
     assert by["scanner"] == pytest.approx(0, abs=0.05)
     assert by["kind"] == pytest.approx(np.log(np.sqrt(1 + 2.5**2)) - np.log(2), abs=0.05)  # 5 deviations apart
 
@@ -42,17 +52,37 @@ def test_gain_is_that_of_a_mixture_over_one_gaussian():
     rng = np.random.default_rng(0)
     one, two = rng.normal(size=2000), np.concatenate([rng.normal(size=1000), rng.normal(size=1000) + 6])
     even = torch.full((2000, 2), 0.5)
-    assert gain(torch.as_tensor(one)[:, None], even) == pytest.approx(0, abs=0.01)
+    assert gains(torch.as_tensor(one)[None, :, None], even[None])[0] == pytest.approx(0, abs=0.01)
     # apart by d deviations: log of the total deviation, less the log 2 of not knowing the side
     expected = np.log(np.sqrt(1 + 3**2)) - np.log(2)
-    assert gain(torch.as_tensor(two)[:, None], even) == pytest.approx(expected, abs=0.03)
+    assert gains(torch.as_tensor(two)[None, :, None], even[None])[0] == pytest.approx(expected, abs=0.03)
 
 
 def test_candidates_are_different_and_seeded():
     patients, controls, _, _ = two_splits()
     found = specific_mixtures(patients, controls, 2, seed=1)
-    scores = [specificity(mixture, patients, controls) for mixture in found]
+    scores = specificity(found, patients, controls)
     assert scores == sorted(scores, reverse=True)
     assert len({round(mixture.log_likelihood, 3) for mixture in found}) == len(found)
     again = specific_mixtures(patients, controls, 2, seed=1)
     assert [m.log_likelihood for m in again] == [m.log_likelihood for m in found]
+
+
+def test_a_gap_is_between_groups_and_not_in_a_skewed_continuum():
+    rng = np.random.default_rng(0)
+    groups = np.concatenate([rng.normal(size=1000), rng.normal(5, 1, size=200)])
+    assert gap(groups) > 0.01
+    assert gap(rng.gamma(1.0, size=1200)) < 0.002
+    assert gap(rng.normal(size=1200)) < 0.005
+    assert gap(np.ones(5)) == 0
+
+
+def test_a_gap_decides_against_a_louder_continuum():
+    """A skewed continuum among patients, as visible as two groups that are apart."""
+    rng = np.random.default_rng(1)
+    patients, controls = rng.normal(size=(2, 1500, 4))
+    kind = rng.random(1500) < 0.15
+    patients[:, 1] = rng.gamma(0.5, size=1500)
+    patients[:, 2] = 0.3 * patients[:, 2] + 2 * kind
+    found = contrastive_mixture(torch.tensor(patients), torch.tensor(controls), 2)
+    assert adjusted_rand_score(kind, labels(found, torch.tensor(patients))) > 0.9

@@ -2,19 +2,24 @@
 
 Patients usually can be split in several ways, and the most visible one (boldness, age, scanner) splits the controls
 too. Each candidate is judged on its own discriminating axes by how much better K subgroups describe the patients than
-one does, minus the same for the controls: what both share cancels.
+one does, minus the same for the controls: what both share cancels. A skewed continuum (boldness again) is described
+better by two Gaussians than by one as well, but has no gap; so a gap between subgroups counts extra.
 """
+
+from itertools import combinations
 
 import numpy as np
 import torch
+from scipy.optimize import isotonic_regression
 from torch import Tensor
 
-from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
-from phenogroups.clustering.mixture import TiedMixture, tied_mixture
+from phenogroups.clustering.mixture import TiedMixture, kmeans_start, tied_mixture, tied_mixtures
 
 SEARCHED = 1500  # patients and controls among whom candidates are compared; the winner is fitted on all
 SMALLEST = 0.02  # a subgroup with a smaller share of the patients is a handful of outliers
 LIMIT = 2.5  # deviations beyond which a subject counts no more: a few far away must not look like a subgroup
+GAP_WEIGHT = 10  # of a gap's nats: they are few even where subgroups are plain to see, and a continuum has none
+BINS = 40
 
 
 def contrastive_mixture(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0) -> TiedMixture:
@@ -30,45 +35,83 @@ def specific_mixtures(
 ) -> list[TiedMixture]:
     """Different local optima from `n_starts` starts, the most specific first; found among a sample of the subjects."""
     rng = np.random.default_rng(seed)
-    some, others = _thinned(patients), _thinned(controls)
-    found: dict[float, tuple[float, TiedMixture]] = {}
+    some = thinned(patients).double()
+    starts = []
     for _ in range(n_starts):
         # K-means on a few axes at a time: on all of them it would find the loudest split again and again
         axes = rng.choice(some.shape[1], size=min(int(rng.integers(1, 4)), some.shape[1]), replace=False)
-        view = some[:, torch.as_tensor(axes)]
-        start = sinkhorn_kmeans(view, n_subgroups, balance=0, n_starts=1, seed=int(rng.integers(2**31)))
-        labels = squared_distances(view, start.centroids).argmin(dim=1)
-        mixture = tied_mixture(some, n_subgroups, start=_one_hot(labels, n_subgroups))
-        optimum = round(mixture.log_likelihood, 3)
-        if mixture.log_sizes.exp().min() >= SMALLEST and optimum not in found:
-            found[optimum] = (specificity(mixture, some, others), mixture)
-    return [mixture for _, mixture in sorted(found.values(), key=lambda pair: -pair[0])]
+        starts.append(kmeans_start(some[:, torch.as_tensor(axes)], n_subgroups, seed=int(rng.integers(2**31))))
+    optima = {
+        round(mixture.log_likelihood, 3): mixture
+        for mixture in tied_mixtures(some, torch.stack(starts))
+        if mixture.log_sizes.exp().min() >= SMALLEST
+    }
+    found = list(optima.values())
+    scores = specificity(found, patients, controls)
+    return [found[i] for i in sorted(range(len(found)), key=lambda i: -scores[i])]
 
 
-def specificity(found: TiedMixture, patients: Tensor, controls: Tensor) -> float:
-    """Mean log-likelihood that subgroups gain over none, among patients minus among controls."""
-    patients, controls = _thinned(patients), _thinned(controls)
+def specificity(found: list[TiedMixture], patients: Tensor, controls: Tensor) -> list[float]:
+    """Nats per subject by which subgroups describe better than none, and by which there is a gap between them.
+
+    Among patients minus among controls, for each mixture.
+    """
+    if not found:
+        return []
+    among = []
+    for z in (thinned(patients).double(), thinned(controls).double()):
+        projected = torch.stack([z @ discriminating_axes(mixture) for mixture in found])
+        beliefs = torch.stack([mixture.log_posterior(z).exp() for mixture in found])
+        gaps = [GAP_WEIGHT * least_gap(mixture, z, q.argmax(1)) for mixture, q in zip(found, beliefs, strict=True)]
+        among.append([gain + gap for gain, gap in zip(gains(projected, beliefs), gaps, strict=True)])
+    return [patient - control for patient, control in zip(*among, strict=True)]
+
+
+def discriminating_axes(found: TiedMixture) -> Tensor:
+    """(dims, K - 1): where the subgroups differ, and nowhere else."""
     center = found.log_sizes.exp() @ found.means
     _, _, axes = torch.linalg.svd(found.means - center, full_matrices=False)
-    axes = found.whitening @ axes[: len(found.means) - 1].T  # where the subgroups differ, and nowhere else
-    gains = (gain(z @ axes, found.log_posterior(z).exp()) for z in (patients, controls))
-    return next(gains) - next(gains)
+    return found.whitening @ axes[: len(found.means) - 1].T
 
 
-def gain(z: Tensor, start: Tensor) -> float:
-    """How much better, per subject, a tied mixture describes `z` than one Gaussian; the better of two starts."""
-    z = (z - z.mean(0)) / z.std(0, correction=0).clamp_min(torch.finfo(z.dtype).tiny)
+def least_gap(found: TiedMixture, z: Tensor, labels: Tensor) -> float:
+    """Of the gaps between any two subgroups, on the axis that tells these two apart."""
+    whitened = z @ found.whitening
+    return min(
+        gap((whitened[(labels == a) | (labels == b)] @ (found.means[b] - found.means[a])).numpy(force=True))
+        for a, b in combinations(range(len(found.means)), 2)
+    )
+
+
+def gap(values: np.ndarray) -> float:
+    """Nats per subject by which a histogram fits better than the best one with a single peak; 0 is no gap."""
+    spread = values.std() if len(values) else 0
+    if spread == 0:
+        return 0.0
+    values = values[np.abs(values - values.mean()) < 4 * spread]  # bins are for the many, not for the farthest
+    counts = np.histogram(values, BINS)[0]
+    smooth = np.convolve(np.pad(counts, 2, mode="edge"), np.array([1, 2, 3, 2, 1]) / 9, mode="valid") + 1e-9
+    share = smooth / smooth.sum()
+    single_peaked = (
+        np.concatenate([isotonic_regression(share[:i]).x, isotonic_regression(share[i:], increasing=False).x])
+        for i in range(1, BINS)
+    )
+    return float((share * np.log(share)).sum() - max((share * np.log(peak)).sum() for peak in single_peaked))
+
+
+def gains(z: Tensor, starts: Tensor) -> list[float]:
+    """How much better, per subject, tied mixtures describe each of `z` than one Gaussian; the better of two starts."""
+    z = (z - z.mean(1, keepdim=True)) / z.std(1, keepdim=True, correction=0).clamp_min(torch.finfo(z.dtype).tiny)
     z = z.clamp(-LIMIT, LIMIT)
-    one = tied_mixture(z, 1, start=torch.ones(len(z), 1)).log_likelihood
-    k = start.shape[1]
-    clusters = sinkhorn_kmeans(z, k, balance=0, n_starts=1)
-    again = _one_hot(squared_distances(z, clusters.centroids).argmin(dim=1), k)
-    return max(tied_mixture(z, k, start=s).log_likelihood for s in (start, again)) - one
+    one = tied_mixtures(z, torch.ones_like(starts[..., :1]), max_iterations=0)
+    again = torch.stack([kmeans_start(each, starts.shape[2]) for each in z])
+    several = (tied_mixtures(z, start) for start in (starts, again))
+    return [
+        max(a.log_likelihood, b.log_likelihood) - single.log_likelihood
+        for a, b, single in zip(*several, one, strict=True)
+    ]
 
 
-def _thinned(z: Tensor) -> Tensor:
-    return z[:: -(-len(z) // SEARCHED)].double()
-
-
-def _one_hot(labels: Tensor, k: int) -> Tensor:
-    return torch.nn.functional.one_hot(labels, k).double()
+def thinned(z: Tensor) -> Tensor:
+    """Evenly spaced rows, as many as candidates are compared among."""
+    return z[:: -(-len(z) // SEARCHED)]

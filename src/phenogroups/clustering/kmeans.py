@@ -17,9 +17,9 @@ class Clusters:
 
 
 def squared_distances(z: Tensor, centroids: Tensor) -> Tensor:
-    """(n, K), by one matrix product."""
-    cross = z @ centroids.T
-    return (z.square().sum(1, keepdim=True) - 2 * cross + centroids.square().sum(1)).clamp_min(0)
+    """(..., n, K), by one matrix product."""
+    cross = z @ centroids.mT
+    return (z.square().sum(-1, keepdim=True) - 2 * cross + centroids.square().sum(-1)[..., None, :]).clamp_min(0)
 
 
 def inverse_square_proportions(squared: Tensor) -> Tensor:

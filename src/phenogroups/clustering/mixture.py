@@ -32,40 +32,63 @@ def tied_mixture(
     seed: int = 0,
 ) -> TiedMixture:
     """EM from given responsibilities (n, K), or the most likely of several K-means starts."""
-    z = z.double()  # sums over a cohort; the result is cast back by who uses it
     if start is not None:
-        return _climb(z, start.double(), max_iterations, tolerance)
-    fits = []
-    for attempt in range(n_starts):
-        clusters = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=1, seed=seed * n_starts + attempt)
-        labels = squared_distances(z, clusters.centroids).argmin(dim=1)
-        fits.append(_climb(z, torch.nn.functional.one_hot(labels, n_subgroups).double(), max_iterations, tolerance))
+        starts = start[None]
+    else:
+        starts = torch.stack([kmeans_start(z, n_subgroups, seed=seed * n_starts + i) for i in range(n_starts)])
+    fits = tied_mixtures(z, starts, max_iterations=max_iterations, tolerance=tolerance)
     return max(fits, key=lambda fit: fit.log_likelihood)
 
 
-def _climb(z: Tensor, beliefs: Tensor, max_iterations: int, tolerance: float) -> TiedMixture:
-    center = z.mean(0)
-    total = (z - center).T @ (z - center) / len(z)
-    fit = _maximise(z, center, total, beliefs)
-    for _ in range(max_iterations):
-        previous = fit.log_likelihood
-        fit = _maximise(z, center, total, fit.log_posterior(z).exp())
-        if fit.log_likelihood - previous < tolerance:
+def kmeans_start(z: Tensor, n_subgroups: int, *, seed: int = 0) -> Tensor:
+    """Responsibilities (n, K) of zero and one."""
+    clusters = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=1, seed=seed)
+    labels = squared_distances(z, clusters.centroids).argmin(dim=1)
+    return torch.nn.functional.one_hot(labels, n_subgroups).double()
+
+
+def tied_mixtures(
+    z: Tensor, starts: Tensor, *, max_iterations: int = 200, tolerance: float = 1e-5
+) -> list[TiedMixture]:
+    """EM from every one of several starts (starts, n, K), all at once; `z` (n, D) is shared or one for each start.
+
+    Done in double precision: sums over a cohort; the result is cast back by who uses it.
+    """
+    z, q = z.double().expand(len(starts), *z.shape[-2:]), starts.double()
+    center = z.mean(1, keepdim=True)
+    total = (z - center).mT @ (z - center) / z.shape[1]
+    fits: list[TiedMixture | None] = [None] * len(starts)
+    climbing = torch.arange(len(starts))
+    reached = torch.full((len(starts),), -torch.inf, dtype=z.dtype, device=z.device)
+    for iteration in range(max_iterations + 1):
+        means, log_sizes, whitening, log_joint, log_volume = _maximise(z, center, total, q)
+        evidence = log_joint.logsumexp(2, keepdim=True)
+        likelihood = evidence.mean((1, 2)) - log_volume
+        done = (likelihood - reached < tolerance) | (iteration == max_iterations)
+        for i in torch.nonzero(done).flatten().tolist():
+            fits[climbing[i]] = TiedMixture(means[i], log_sizes[i], whitening[i], likelihood[i].item())
+        if done.all():
             break
-    return fit
+        on = ~done
+        q, reached = (log_joint - evidence).exp(), likelihood
+        if done.any():
+            climbing, z, q, center, total, reached = (t[on] for t in (climbing, z, q, center, total, reached))
+    return [fit for fit in fits if fit is not None]
 
 
-def _maximise(z: Tensor, center: Tensor, total: Tensor, beliefs: Tensor) -> TiedMixture:
+def _maximise(z: Tensor, center: Tensor, total: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Shared covariance = total covariance minus that of the means: one pass over the subjects, not K."""
-    sizes = beliefs.mean(0).clamp_min(1 / (10 * len(z)))
-    means = (beliefs.T @ z) / (beliefs.sum(0).clamp_min(1e-10))[:, None]
+    share = q.mean(1)
+    means = (q.mT @ z) / q.sum(1).clamp_min(1e-10)[..., None]
     shift = means - center
-    within = total - (shift.T * beliefs.mean(0)) @ shift
-    ridge = JITTER * total.diagonal().mean().clamp_min(torch.finfo(z.dtype).tiny)
+    within = total - (shift * share[..., None]).mT @ shift
+    ridge = JITTER * total.diagonal(dim1=1, dim2=2).mean(1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
     values, vectors = torch.linalg.eigh(within)
-    whitening = vectors / (values.clamp_min(0) + ridge).sqrt()
-    log_sizes = (sizes / sizes.sum()).log()
-    log_joint = log_sizes - squared_distances(z @ whitening, means @ whitening) / 2
-    log_volume = (values.clamp_min(0) + ridge).log().sum() / 2 + z.shape[1] / 2 * torch.log(z.new_tensor(2 * torch.pi))
-    likelihood = log_joint.logsumexp(1).mean() - log_volume
-    return TiedMixture(means @ whitening, log_sizes, whitening, likelihood.item())
+    variances = values.clamp_min(0) + ridge
+    whitening = vectors / variances.sqrt()[:, None]
+    sizes = share.clamp_min(1 / (10 * z.shape[1]))
+    log_sizes = (sizes / sizes.sum(1, keepdim=True)).log()
+    means = means @ whitening
+    log_joint = log_sizes[:, None] - squared_distances(z @ whitening, means) / 2
+    log_volume = variances.log().sum(1) / 2 + z.shape[2] / 2 * torch.log(z.new_tensor(2 * torch.pi))
+    return means, log_sizes, whitening, log_joint, log_volume

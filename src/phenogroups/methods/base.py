@@ -18,9 +18,9 @@ from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.networks.encoders import MLP, build_encoder, default_encoder
 from phenogroups.networks.network import Network
-from phenogroups.training.em import Progress, expectation_maximisation, read_all
+from phenogroups.training.em import Embed, Progress, expectation_maximisation, read_all
 
-WARMUP_PACE = 1 / 3  # gently: what sets patients apart from each other is lost as they are told from controls
+WARMUP_PACE = 0.1  # gently: what sets patients apart from each other is lost as they are told from controls
 LEAST = {"n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0}  # of settings that count
 
 
@@ -175,8 +175,9 @@ class DeepMethod(Method):
     epochs: int = 8  # E-steps and M-steps
     steps: int = 40  # at least so many gradient steps per epoch: small cohorts are passed several times
     batch_size: int = 256
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     schedule: Literal["cosine", "constant"] = "cosine"  # of the learning rate, after the warm-up
+    stop_below: float = 0.02  # share of the smallest subgroup that still moves; twice below: one last epoch follows
     settle: bool = True  # take batch normalisation's statistics from plain inputs at the end
     device: str = "auto"  # as Fabric's accelerator: auto, cpu, gpu, mps
     precision: str = "32-true"  # as Fabric's precision
@@ -206,9 +207,20 @@ class DeepMethod(Method):
         done = max(epoch - self.warmup, 0) / max(self.epochs - self.warmup, 1)
         return 0.5 * (1 + math.cos(math.pi * done))
 
-    def elect(self, embeddings: list[Tensor], diagnosis: Tensor) -> tuple[int, Any]:
-        """Which of several starts goes on, and with which beliefs, from their embeddings after the warm-up."""
-        return 0, self.e_step(embeddings[0], diagnosis, None, self.warmup)
+    def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Any]:
+        """Which of several starts goes on after the warm-up, and with which beliefs; `features` if they are a table."""
+        return 0, self.e_step(encoders[0](), diagnosis, None, self.warmup)
+
+    def moved(self, before: Any, after: Any, diagnosis: Tensor) -> float:
+        """How many patients an E-step put into another subgroup, as a share of the smallest subgroup."""
+        was, now = (beliefs.q[diagnosis == 1].argmax(1) for beliefs in (before, after))
+        smallest = torch.bincount(now, minlength=self.n_subgroups).min().clamp_min(1)
+        return ((was != now).sum() / smallest).item()
+
+    def converged(self, history: list[dict[str, float]]) -> bool:
+        """Whether the last two E-steps moved hardly anybody, so that one more epoch is enough."""
+        last = [row["moved"] for row in history if "moved" in row][-2:]
+        return len(last) == 2 and max(last) < self.stop_below
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         """Fields of a Prediction from a batch of embeddings."""

@@ -6,15 +6,16 @@ The symbols are the paper's: q is Q(c | x, y), the gate is p(c | x), expert k is
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.base import clone
 from torch import Tensor, nn
 
-from phenogroups.clustering.contrast import contrastive_mixture, specific_mixtures, specificity
+from phenogroups.clustering.contrast import contrastive_mixture, specific_mixtures, specificity, thinned
 from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.matching import match_centroids
-from phenogroups.clustering.mixture import tied_mixture
+from phenogroups.clustering.mixture import tied_mixture, tied_mixtures
 from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.clustering.space import DiseaseSpace, Scaler, fit_space
 from phenogroups.data.batches import Batch
@@ -22,9 +23,12 @@ from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.losses import experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
 from phenogroups.methods.base import DeepMethod
 from phenogroups.networks.network import Network
-from phenogroups.training.em import Progress
+from phenogroups.training.em import Embed, Progress
 
 NAMED = 5  # candidates that each encoder names in the vote on the first subgroups
+# also of a table in the first E-step: its later components, unlike those of an encoder, need not be of the illness
+LEAST_COMPONENTS = 10
+PATIENTS_PER_COMPONENT = 20
 CLUSTERERS = ("mixture", "sinkhorn_kmeans", "kmeans")
 
 # The published recipe for MNIST (Appendix F.2), which the paper's figures were obtained with.
@@ -43,6 +47,7 @@ PAPER: dict[str, Any] = {
     "learning_rate": 1e-5,
     "schedule": "constant",
     "settle": False,
+    "stop_below": 0.0,
     "class_weights": (0.5, 0.5),
 }
 
@@ -69,7 +74,7 @@ class DeepUCSL(DeepMethod):
     clusterer: Any = "mixture"  # a name in CLUSTERERS, or any scikit-learn estimator that clusters vectors
     restarts: int = 3  # networks that are warmed up and vote on the first subgroups; one goes on
     warmup: int = 1  # epochs of diagnosis alone, before the first E-step
-    components: int | None = 10  # principal components of the patients in which they are clustered
+    components: int | None = 30  # principal components of the patients in which they are clustered, at most
     remove_severity: bool = True  # forget the axis from controls to patients before clustering
     winsorise: float | None = 2.5  # pull in coordinates beyond so many deviations
     scaler: Scaler = "standard"  # of embeddings, by the patients' statistics
@@ -116,9 +121,12 @@ class DeepUCSL(DeepMethod):
         balanced = 0.5 / torch.stack([1 - share, share]).clamp_min(1 / len(patient))
         return balanced, torch.ones_like(balanced)
 
-    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Beliefs | Tensor | None, epoch: int) -> Beliefs:
+    def e_step(
+        self, embedding: Tensor, diagnosis: Tensor, previous: Beliefs | Tensor | None, epoch: int, *,
+        components: int | None = None,
+    ) -> Beliefs:  # fmt: skip
         is_patient = diagnosis == 1
-        space = self._space(embedding, is_patient)
+        space = self._space(embedding, is_patient, components)
         z, controls = space(embedding[is_patient]), space(embedding[~is_patient])
         earlier = previous.q if isinstance(previous, Beliefs) else previous
         before = None if earlier is None else earlier[is_patient]
@@ -136,26 +144,53 @@ class DeepUCSL(DeepMethod):
             torch.tensor(specific),
         )  # fmt: skip
 
-    def elect(self, embeddings: list[Tensor], diagnosis: Tensor) -> tuple[int, Beliefs]:
-        """The subgroups that even the encoder which sees them least sees best, in the encoder that sees them most.
+    def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Beliefs]:
+        """The subgroups that the encoders together see best, in the encoder that sees them most.
 
-        What only one encoder finds is an accident of its random weights.
+        What only one encoder finds is an accident of its random weights. They vote on a sample of the subjects.
         """
-        is_patient = diagnosis == 1
-        spaces = [self._space(z, is_patient)(z) for z in embeddings]
-        views = [(z[is_patient], z[~is_patient]) for z in spaces]
+        if self.warmup == 0 or (features is None and len(encoders) == 1):
+            return super().elect(encoders, diagnosis, features)
+        if features is not None:
+            return self._elect_by_features(encoders, diagnosis, features)
+        sample = torch.cat([thinned(torch.nonzero(diagnosis == y).flatten()) for y in (0, 1)])
+        is_patient = diagnosis[sample] == 1
+        views: list[tuple[Tensor, Tensor]] = []
+        for encoder in encoders:
+            z = encoder(sample)
+            z = self._space(z, is_patient)(z)
+            views.append((z[is_patient], z[~is_patient]))
         candidates = [
             found.log_posterior(view[0].double()).exp()
             for view in views
-            for found in specific_mixtures(*view, self.n_subgroups, seed=self.seed)[:NAMED]
+            for found in specific_mixtures(view[0], view[1], self.n_subgroups, seed=self.seed)[:NAMED]
         ]
         if not candidates:
-            return 0, self.e_step(embeddings[0], diagnosis, None, self.warmup)
-        seen = torch.tensor([[self._specificity(q, *view) for view in views] for q in candidates])
-        winner = int(seen.min(dim=1).values.argmax())
-        encoder = int(seen[winner].argmax())
-        q = self._with_controls(candidates[winner].to(embeddings[0]), is_patient)
-        return encoder, self.e_step(embeddings[encoder], diagnosis, q, self.warmup)
+            return 0, self.e_step(encoders[0](), diagnosis, None, self.warmup)
+        seen = torch.tensor([self._specificities(torch.stack(candidates), *view) for view in views])
+        # roots, so that one loud encoder does not outvote the others
+        winner = int(seen.clamp_min(0).sqrt().mean(dim=0).argmax())
+        chosen = int(seen[:, winner].argmax())
+        return chosen, self._from_sample(encoders[chosen](), diagnosis, sample[is_patient], candidates[winner])
+
+    def _elect_by_features(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor) -> tuple[int, Beliefs]:
+        """A table is an embedding already, and none that hangs on random weights: the first subgroups are its own."""
+        beliefs = self.e_step(features, diagnosis, None, self.warmup, components=LEAST_COMPONENTS)
+        is_patient = diagnosis == 1
+        seen = []
+        for encoder in encoders:
+            z = encoder()
+            z = self._space(z, is_patient)(z)
+            seen.append(self._specificity(beliefs.q[is_patient], z[is_patient], z[~is_patient]))
+        return int(np.argmax(seen)), beliefs
+
+    def _from_sample(self, embedding: Tensor, diagnosis: Tensor, sample: Tensor, q: Tensor) -> Beliefs:
+        """Beliefs about all subjects, from those about some patients."""
+        is_patient = diagnosis == 1
+        space = self._space(embedding, is_patient)
+        found = tied_mixture(space(embedding[sample]), self.n_subgroups, start=q, max_iterations=0)
+        start = found.log_posterior(space(embedding[is_patient]).double()).exp().to(embedding)
+        return self.e_step(embedding, diagnosis, self._with_controls(start, is_patient), self.warmup)
 
     def _with_controls(self, of_patients: Tensor, is_patient: Tensor) -> Tensor:
         """(subjects, subgroups): a control belongs to all subgroups alike (paper, Eq. 5)."""
@@ -164,12 +199,19 @@ class DeepUCSL(DeepMethod):
         return q
 
     def _specificity(self, q: Tensor, patients: Tensor, controls: Tensor) -> float:
-        return specificity(tied_mixture(patients, self.n_subgroups, start=q, max_iterations=0), patients, controls)
+        return self._specificities(q[None], patients, controls)[0]
 
-    def _space(self, embedding: Tensor, is_patient: Tensor) -> DiseaseSpace:
+    def _specificities(self, q: Tensor, patients: Tensor, controls: Tensor) -> list[float]:
+        """Of several splits (splits, patients, K) of the same patients."""
+        return specificity(tied_mixtures(patients, q, max_iterations=0), patients, controls)
+
+    def _space(self, embedding: Tensor, is_patient: Tensor, components: int | None = None) -> DiseaseSpace:
+        """With as many components as asked for, or as there are patients to tell them from noise."""
+        if components is None and self.components is not None:
+            components = min(self.components, max(LEAST_COMPONENTS, int(is_patient.sum()) // PATIENTS_PER_COMPONENT))
         return fit_space(
             embedding, is_patient, scaler=self.scaler, remove_severity=self.remove_severity, winsorise=self.winsorise,
-            components=self.components,
+            components=components,
         )  # fmt: skip
 
     def _cluster(self, z: Tensor, controls: Tensor, space: DiseaseSpace, before: Tensor | None):

@@ -16,6 +16,7 @@ from phenogroups.data.batches import Batch, as_tensor, effective_batch_size, rea
 from phenogroups.networks.network import Network
 
 Progress = Callable[[dict[str, float]], None]  # is told the epoch, with its fraction, and the mean losses so far
+Embed = Callable[..., Tensor]  # embeddings of the subjects at the positions given, or of all
 
 
 class Trainable(Protocol):
@@ -33,12 +34,15 @@ class Trainable(Protocol):
     warmup: int
     restarts: int
     settle: bool
+    passes: int
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation: ...
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]: ...
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any: ...
-    def elect(self, embeddings: list[Tensor], diagnosis: Tensor) -> tuple[int, Any]: ...
+    def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Any]: ...
     def pace(self, epoch: int) -> float: ...
+    def moved(self, before: Any, after: Any, diagnosis: Tensor) -> float: ...
+    def converged(self, history: list[dict[str, float]]) -> bool: ...
     def observe(self, network: Network, embedding: Tensor, diagnosis: Tensor, beliefs: Any) -> dict[str, float]: ...
 
 
@@ -62,12 +66,12 @@ def expectation_maximisation(
         for course in courses:
             for _ in range(min(method.warmup, method.epochs)):
                 course.m_step()
-        best = courses[0] if len(courses) == 1 else elect(courses)
-        while best.epoch < method.epochs:
+        best = elect(courses)
+        while best.epoch < method.epochs and not best.finished:
             best.m_step()
         if method.settle:
             best.settle()
-        best.e_step()
+        best.e_step(anew=True)
     beliefs = replace(best.beliefs, **{f.name: getattr(best.beliefs, f.name).cpu() for f in fields(best.beliefs)})
     return best.network.eval().cpu(), beliefs, best.history
 
@@ -84,6 +88,7 @@ class Course:
         self.epoch = 0  # M-steps done
         self.beliefs: Any = None  # until the first E-step
         self.believed_at = -1  # epoch of the last E-step
+        self.finished = False  # whether nothing would change any more
         self.history: list[dict[str, float]] = []
         self._embedding: Tensor | None = None
         self._seed()
@@ -98,19 +103,23 @@ class Course:
         """By epoch, so that what an epoch draws does not depend on how the course got there."""
         torch.manual_seed((self.method.seed * 1009 + self.attempt) * 100_003 + self.epoch)
 
-    def e_step(self) -> None:
-        """Conclude anew from the network as it is now, unless that was done."""
-        if self.believed_at == self.epoch:
+    def e_step(self, *, anew: bool = False) -> None:
+        """Conclude from the network as it is now, unless that was done."""
+        if self.believed_at == self.epoch and not anew:
             return
         self._seed()
-        self.beliefs = self.method.e_step(self.embedding(), self.labels, self.beliefs, self.epoch)
+        before = self.beliefs
+        self.beliefs = self.method.e_step(self.embedding(), self.labels, before, self.epoch)
         self.believed_at = self.epoch
+        if before is not None and self.history:
+            self.history[-1]["moved"] = self.method.moved(before, self.beliefs, self.labels)
 
     def m_step(self) -> None:
         """One epoch of gradient steps under the beliefs, after the E-step that is due before it."""
         method, began = self.method, time.perf_counter()
         if method.e_step_each_epoch and self.epoch >= method.warmup:
             self.e_step()
+            self.finished = method.converged(self.history)
         self._seed()
         self._embedding = None
         sums: dict[str, Tensor] = {}
@@ -120,7 +129,8 @@ class Course:
             augmentation=self._augmentation, device=self.fabric.device,
         )  # fmt: skip
         for group in self._optimizer.param_groups:
-            group["lr"] = method.learning_rate * method.pace(self.epoch)
+            # what is settled early is still finished at the slow pace of the last epoch
+            group["lr"] = method.learning_rate * method.pace(method.epochs - 1 if self.finished else self.epoch)
         for step, batch in enumerate(batches, start=1):
             losses = self._wrapped(method, batch, self.beliefs)
             self._optimizer.zero_grad(set_to_none=True)
@@ -144,23 +154,34 @@ class Course:
         plain = (as_tensor(self.inputs[i : i + self._batch], device) for i in range(0, len(self.inputs), self._batch))
         with torch.no_grad():
             update_bn(plain, self.network.encoder)
-        self._embedding, self.believed_at = None, -1  # the network sees everybody a little differently now
+        self._embedding = None  # the network sees everybody a little differently now
 
-    def embedding(self) -> Tensor:
-        """Of all subjects, by the network as it is now."""
+    def embedding(self, rows: Tensor | None = None) -> Tensor:
+        """Of all subjects, or of those at `rows`, by the network as it is now."""
+        if self._embedding is None and rows is not None:
+            return embed(self.network, self.inputs[rows.cpu().numpy()])
         if self._embedding is None:
             self._embedding = embed(self.network, self.inputs)
-        return self._embedding
+        return self._embedding if rows is None else self._embedding[rows]
 
     def _shown_epoch(self, done: float) -> float:
         """Epochs of all starts so far, for a bar that never goes back."""
+        if self.finished:  # whatever was left to do is skipped
+            return self.method.passes - 1 + done
         earlier = self.attempt if self.epoch < self.method.warmup else self.method.restarts - 1
         return earlier * self.method.warmup + self.epoch + done
 
 
 def elect(courses: list[Course]) -> Course:
     """The course that goes on, with the beliefs it goes on with."""
-    chosen, beliefs = courses[0].method.elect([course.embedding() for course in courses], courses[0].labels)
+    first = courses[0]
+    if not first.method.e_step_each_epoch or first.epoch < first.method.warmup:
+        return first
+    features = None
+    if first.inputs.ndim == 2:  # a table: subgroups can be looked for before any network sees it
+        features = as_tensor(first.inputs, first.fabric.device)
+    first._seed()
+    chosen, beliefs = first.method.elect([course.embedding for course in courses], first.labels, features)
     courses[chosen].beliefs, courses[chosen].believed_at = beliefs, courses[chosen].epoch
     return courses[chosen]
 
