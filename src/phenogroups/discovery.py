@@ -63,7 +63,7 @@ def discover(
     for name, other in (beside or {}).items():
         scores[name] = score(test, other.fit(train).predict_cohort(test))
     subgroups = pd.concat([subgroup_table(train, seen, "train"), subgroup_table(test, new, "held-out")])
-    sentences = summary(train, test, new, next(iter(scores.values())))
+    sentences = method.caveats() + summary(train, test, new, next(iter(scores.values())))
     history = pd.DataFrame(getattr(method, "history_", []))
     with new_run_folder(folder) as partial:
         write_model(partial, recipe, method.tensors())

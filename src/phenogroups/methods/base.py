@@ -58,6 +58,10 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.labels_ = np.where(cohort.is_patient, subgroup, -1)
         return self
 
+    def caveats(self) -> list[str]:
+        """What a reader must know before believing the subgroups, in plain sentences; none is good news."""
+        return []
+
     def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:
         """Everything the method says of these subjects; their diagnosis is not looked at."""
         check_is_fitted(self)
@@ -172,7 +176,7 @@ class DeepMethod(Method):
 
     encoder: str = "auto"  # a name in networks.encoders, or auto: mlp for features, light for images
     augmentation: str | Augmentation = "auto"  # a name in data.augment or its numbers
-    epochs: int = 8  # E-steps and M-steps
+    epochs: int = 6  # E-steps and M-steps, at most
     steps: int = 40  # at least so many gradient steps per epoch: small cohorts are passed several times
     batch_size: int = 256
     learning_rate: float = 1e-3

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, nn
 
 from phenogroups.clustering.contrast import contrastive_mixture, specific_mixtures, specificity, thinned
@@ -29,6 +30,8 @@ NAMED = 5  # candidates that each encoder names in the vote on the first subgrou
 # also of a table in the first E-step: its later components, unlike those of an encoder, need not be of the illness
 LEAST_COMPONENTS = 10
 PATIENTS_PER_COMPONENT = 20
+STABLE_AGREEMENT = 0.3  # of the vote on the first subgroups, below which they are called unstable
+STILL_MOVING = 0.2  # share of the smallest subgroup that the last E-step may move
 CLUSTERERS = ("mixture", "sinkhorn_kmeans", "kmeans")
 
 # The published recipe for MNIST (Appendix F.2), which the paper's figures were obtained with.
@@ -160,23 +163,31 @@ class DeepUCSL(DeepMethod):
             z = encoder(sample)
             z = self._space(z, is_patient)(z)
             views.append((z[is_patient], z[~is_patient]))
-        candidates = [
-            found.log_posterior(view[0].double()).exp()
-            for view in views
-            for found in specific_mixtures(view[0], view[1], self.n_subgroups, seed=self.seed)[:NAMED]
-        ]
+        named = [self._name(patients, controls, patients) for patients, controls in views]
+        candidates = [q for by_encoder in named for q in by_encoder]
         if not candidates:
             return 0, self.e_step(encoders[0](), diagnosis, None, self.warmup)
         seen = torch.tensor([self._specificities(torch.stack(candidates), *view) for view in views])
         # roots, so that one loud encoder does not outvote the others
         winner = int(seen.clamp_min(0).sqrt().mean(dim=0).argmax())
         chosen = int(seen[:, winner].argmax())
+        others = [by for by in named if not any(q is candidates[winner] for q in by)]
+        self.agreement_ = agreement(candidates[winner], others)
         return chosen, self._from_sample(encoders[chosen](), diagnosis, sample[is_patient], candidates[winner])
+
+    def _name(self, patients: Tensor, controls: Tensor, judged: Tensor) -> list[Tensor]:
+        """The splits of `judged` that are most specific among these patients."""
+        found = specific_mixtures(patients, controls, self.n_subgroups, seed=self.seed)
+        return [mixture.log_posterior(judged.double()).exp() for mixture in found[:NAMED]]
 
     def _elect_by_features(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor) -> tuple[int, Beliefs]:
         """A table is an embedding already, and none that hangs on random weights: the first subgroups are its own."""
         beliefs = self.e_step(features, diagnosis, None, self.warmup, components=LEAST_COMPONENTS)
         is_patient = diagnosis == 1
+        z = self._space(features, is_patient, LEAST_COMPONENTS)(features)
+        patients, controls = z[is_patient], z[~is_patient]
+        halves = [self._name(patients[i::2], controls[i::2], patients) for i in (0, 1)]
+        self.agreement_ = agreement(beliefs.q[is_patient], halves)
         seen = []
         for encoder in encoders:
             z = encoder()
@@ -255,6 +266,22 @@ class DeepUCSL(DeepMethod):
             "by_centroid": mixture if self.clusterer == "mixture" else inverse_square_proportions(squared),
         }
 
+    def caveats(self) -> list[str]:
+        said = []
+        if getattr(self, "agreement_", 1.0) < STABLE_AGREEMENT:
+            who = "Halves of the patients" if len(self.input_shape_) == 1 else "Networks that were started differently"
+            said.append(
+                f"Nothing stable was found. {who} name other subgroups than these: their agreement is "
+                f"{self.agreement_:.2f}, where 1 is the same subgroups and 0 is chance."
+            )
+        moving = next((row["moved"] for row in reversed(self.history_) if "moved" in row), 0.0)
+        if moving > STILL_MOVING:
+            said.append(
+                f"The subgroups had not settled when training ended: the last step moved {moving:.0%} as many patients "
+                "as the smallest subgroup has. Train longer, or ask for fewer subgroups."
+            )
+        return said
+
     @torch.no_grad()
     def observe(
         self, network: Network, embedding: Tensor, diagnosis: Tensor, beliefs: Beliefs | None
@@ -276,6 +303,16 @@ class DeepUCSL(DeepMethod):
             seen["specificity"] = beliefs.specificity.item()
             seen |= {f"size_{subgroup_letter(k)}": share for k, share in enumerate(member.mean(0).tolist())}
         return seen
+
+
+def agreement(q: Tensor, others: list[list[Tensor]]) -> float:
+    """Adjusted Rand index of a split with the most similar one that each of the others named; its mean."""
+    labels = q.argmax(1).numpy(force=True)
+    best = [
+        max((adjusted_rand_score(labels, other.argmax(1).numpy(force=True)) for other in named), default=0.0)
+        for named in others
+    ]
+    return float(np.mean(best))
 
 
 def harden(q: Tensor, softness: float) -> Tensor:

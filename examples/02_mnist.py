@@ -1,0 +1,28 @@
+"""What kinds of one handwritten digit there are, told apart by a network that knows only "this digit or not".
+
+python examples/02_mnist.py --digit 1 --data DIR --picture ones.png; without --data the files are fetched.
+"""
+
+import argparse
+
+from phenogroups import DeepUCSL
+from phenogroups.data.examples.mnist import mnist
+from phenogroups.report.figures import exemplars_figure
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--digit", type=int, default=1)
+parser.add_argument("--data", help="folder with the four MNIST files")
+parser.add_argument("--epochs", type=int, default=DeepUCSL.epochs)
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--picture", help="where to write the most typical digits of each subgroup as PNG")
+arguments = parser.parse_args()
+
+train, test = (mnist(arguments.digit, data=arguments.data, split=split) for split in ("train", "test"))
+model = DeepUCSL(n_subgroups=2, epochs=arguments.epochs, seed=arguments.seed).fit(train)
+for caveat in model.caveats():
+    print(caveat)
+found = model.predict_cohort(test)
+shares = found.subgroup[test.is_patient].argmax(1)
+print("test digits in each subgroup:", *(int((shares == k).sum()) for k in range(2)))
+if arguments.picture:
+    exemplars_figure(test, found).savefig(arguments.picture, dpi=150)
