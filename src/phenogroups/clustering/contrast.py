@@ -19,7 +19,7 @@ SEARCHED = 1500  # patients and controls among whom candidates are compared; the
 SMALLEST = 0.02  # a subgroup with a smaller share of the patients is a handful of outliers
 LIMIT = 2.5  # deviations beyond which a subject counts no more: a few far away must not look like a subgroup
 GAP_WEIGHT = 10  # of a gap's nats: they are few even where subgroups are plain to see, and a continuum has none
-BINS = 40
+BINS = (8, 40)  # of a histogram, at least and at most: one for 20 subjects
 
 
 def contrastive_mixture(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0) -> TiedMixture:
@@ -89,12 +89,13 @@ def gap(values: np.ndarray) -> float:
     if spread == 0:
         return 0.0
     values = values[np.abs(values - values.mean()) < 4 * spread]  # bins are for the many, not for the farthest
-    counts = np.histogram(values, BINS)[0]
+    bins = int(np.clip(len(values) // 20, *BINS))
+    counts = np.histogram(values, bins)[0]
     smooth = np.convolve(np.pad(counts, 2, mode="edge"), np.array([1, 2, 3, 2, 1]) / 9, mode="valid") + 1e-9
     share = smooth / smooth.sum()
     single_peaked = (
         np.concatenate([isotonic_regression(share[:i]).x, isotonic_regression(share[i:], increasing=False).x])
-        for i in range(1, BINS)
+        for i in range(1, bins)
     )
     return float((share * np.log(share)).sum() - max((share * np.log(peak)).sum() for peak in single_peaked))
 

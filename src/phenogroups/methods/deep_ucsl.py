@@ -184,15 +184,14 @@ class DeepUCSL(DeepMethod):
         """A table is an embedding already, and none that hangs on random weights: the first subgroups are its own."""
         beliefs = self.e_step(features, diagnosis, None, self.warmup, components=LEAST_COMPONENTS)
         is_patient = diagnosis == 1
-        z = self._space(features, is_patient, LEAST_COMPONENTS)(features)
-        patients, controls = z[is_patient], z[~is_patient]
-        halves = [self._name(patients[i::2], controls[i::2], patients) for i in (0, 1)]
-        self.agreement_ = agreement(beliefs.q[is_patient], halves)
-        seen = []
+        named, seen = [], []
         for encoder in encoders:
             z = encoder()
             z = self._space(z, is_patient)(z)
-            seen.append(self._specificity(beliefs.q[is_patient], z[is_patient], z[~is_patient]))
+            patients, controls = z[is_patient], z[~is_patient]
+            named.append(self._name(patients, controls, patients))
+            seen.append(self._specificity(beliefs.q[is_patient], patients, controls))
+        self.agreement_ = agreement(beliefs.q[is_patient], named)
         return int(np.argmax(seen)), beliefs
 
     def _from_sample(self, embedding: Tensor, diagnosis: Tensor, sample: Tensor, q: Tensor) -> Beliefs:
@@ -269,10 +268,9 @@ class DeepUCSL(DeepMethod):
     def caveats(self) -> list[str]:
         said = []
         if getattr(self, "agreement_", 1.0) < STABLE_AGREEMENT:
-            who = "Halves of the patients" if len(self.input_shape_) == 1 else "Networks that were started differently"
             said.append(
-                f"Nothing stable was found. {who} name other subgroups than these: their agreement is "
-                f"{self.agreement_:.2f}, where 1 is the same subgroups and 0 is chance."
+                "Nothing stable was found. Networks that were started differently name other subgroups than these: "
+                f"their agreement is {self.agreement_:.2f}, where 1 is the same subgroups and 0 is chance."
             )
         moving = next((row["moved"] for row in reversed(self.history_) if "moved" in row), 0.0)
         if moving > STILL_MOVING:
