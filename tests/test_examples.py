@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -16,3 +18,15 @@ def test_drawn_digits(tmp_path):
     printed = run("01_drawn_digits.py", "--subjects", 120, "--epochs", 2, "--picture", tmp_path / "demo.png")
     assert "subgroup_bacc=" in printed
     assert (tmp_path / "demo.png").stat().st_size > 10_000
+
+
+def test_mnist(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 300), ("t10k", 100)):
+        images, digits = rng.integers(0, 255, (count, 28, 28), dtype=np.uint8), np.arange(count, dtype=np.uint8) % 10
+        for kind, values in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", digits)):
+            sizes = b"".join(n.to_bytes(4, "big") for n in values.shape)
+            (tmp_path / f"{name}-{kind}").write_bytes(bytes([0, 0, 8, values.ndim]) + sizes + values.tobytes())
+    printed = run("02_mnist.py", "--data", tmp_path, "--epochs", 2, "--picture", tmp_path / "ones.png")
+    assert "test digits in each subgroup:" in printed
+    assert (tmp_path / "ones.png").stat().st_size > 10_000

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from sklearn.cluster import DBSCAN, AgglomerativeClustering, Birch, KMeans
 from sklearn.mixture import GaussianMixture
 
 from phenogroups.data.batches import Batch
+from phenogroups.data.cohort import Cohort
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import METHODS, build_method, settings_of
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL, cluster_with, harden
@@ -280,3 +282,61 @@ def test_the_vote_takes_what_every_encoder_sees():
     encoder, beliefs = DeepUCSL().elect(encoders, diagnosis, None)
     assert agreement(beliefs.q[:n], torch.tensor(kind)) > 0.95
     assert encoder in (0, 1)
+
+
+def planted(n=600, apart=6.0, seed=0):
+    """A table in which a third of the patients lies `apart` on the second feature."""
+    rng = np.random.default_rng(seed)
+    ill, kind = np.arange(n) % 2, rng.random(n) < 1 / 3
+    inputs = rng.normal(size=(n, 6))
+    inputs[:, 0] += 3 * ill
+    inputs[:, 1] += apart * (ill & kind)
+    return Cohort(inputs.astype(np.float32), ill, truth=np.where(ill, kind, -1).astype(int), name="planted")
+
+
+def test_training_stops_when_nobody_moves_and_not_before():
+    cohort, told = planted(), []
+    method = DeepUCSL(epochs=30, steps=5).fit(cohort, progress=told.append)
+    assert len(method.history_) < 15
+    moved = [row["moved"] for row in method.history_ if "moved" in row]
+    assert all(share < method.stop_below for share in moved[-3:-1])  # the last epoch comes after the two quiet ones
+    assert told[-1]["epoch"] == method.passes  # the bar ends full
+    assert score(cohort, method.predict_cohort(cohort)).subgroup_bacc > 0.95
+    assert len(DeepUCSL(epochs=12, steps=5, stop_below=0.0).fit(cohort).history_) == 12
+
+
+def test_convergence_is_two_quiet_steps_in_a_row():
+    method = DeepUCSL(stop_below=0.02)
+    quiet, loud = {"moved": 0.01}, {"moved": 0.5}
+    assert method.converged([{"epoch": 1}, loud, quiet, quiet])
+    for history in ([], [quiet], [quiet, loud], [quiet, quiet, loud], [loud, quiet]):
+        assert not method.converged(history)
+
+
+def test_moved_is_counted_against_the_smallest_subgroup():
+    before, after = (
+        torch.nn.functional.one_hot(torch.tensor(k), 2).double() for k in ([0] * 80 + [1] * 20, [0] * 82 + [1] * 18)
+    )
+    beliefs = [SimpleNamespace(q=torch.cat([q, torch.full((7, 2), 0.5)])) for q in (before, after)]
+    diagnosis = torch.tensor([1] * 100 + [0] * 7)
+    assert DeepUCSL().moved(*beliefs, diagnosis) == pytest.approx(2 / 18)
+
+
+def test_a_run_says_when_it_found_nothing_stable():
+    assert DeepUCSL(epochs=4, steps=10).fit(planted()).caveats() == []
+    noise = DeepUCSL(epochs=4, steps=10).fit(planted(apart=0.0))
+    assert noise.agreement_ < 0.3
+    assert any("Nothing stable was found" in caveat for caveat in noise.caveats())
+    noise.history_[-1]["moved"] = 0.5
+    assert any("moved 50% as many patients" in caveat for caveat in noise.caveats())
+
+
+def test_a_table_elects_by_its_features_and_the_paper_by_its_network():
+    cohort = planted()
+    features, diagnosis = torch.tensor(cohort.inputs), torch.tensor(cohort.diagnosis)
+    blind = [lambda rows=slice(None): torch.randn(len(features), 8, generator=torch.Generator().manual_seed(0))[rows]]
+    _, beliefs = DeepUCSL().elect(blind, diagnosis, features)
+    kind = torch.tensor(cohort.truth[cohort.is_patient])
+    assert agreement(beliefs.q[diagnosis == 1], kind) > 0.95
+    _, beliefs = DeepUCSL(**PAPER).elect(blind, diagnosis, features)
+    assert agreement(beliefs.q[diagnosis == 1], kind) < 0.8
