@@ -163,7 +163,7 @@ class DeepUCSL(DeepMethod):
             z = encoder(sample)
             z = self._space(z, is_patient)(z)
             views.append((z[is_patient], z[~is_patient]))
-        named = [self._name(patients, controls, patients) for patients, controls in views]
+        named = [self._most_specific(*view) for view in views]
         candidates = [q for by_encoder in named for q in by_encoder]
         if not candidates:
             return 0, self.e_step(encoders[0](), diagnosis, None, self.warmup)
@@ -175,10 +175,10 @@ class DeepUCSL(DeepMethod):
         self.agreement_ = agreement(candidates[winner], others)
         return chosen, self._from_sample(encoders[chosen](), diagnosis, sample[is_patient], candidates[winner])
 
-    def _name(self, patients: Tensor, controls: Tensor, judged: Tensor) -> list[Tensor]:
-        """The splits of `judged` that are most specific among these patients."""
+    def _most_specific(self, patients: Tensor, controls: Tensor) -> list[Tensor]:
+        """The splits that an encoder names, as the patients' posteriors."""
         found = specific_mixtures(patients, controls, self.n_subgroups, seed=self.seed)
-        return [mixture.log_posterior(judged.double()).exp() for mixture in found[:NAMED]]
+        return [mixture.log_posterior(patients.double()).exp() for mixture in found[:NAMED]]
 
     def _elect_by_features(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor) -> tuple[int, Beliefs]:
         """A table is an embedding already, and none that hangs on random weights: the first subgroups are its own."""
@@ -189,7 +189,7 @@ class DeepUCSL(DeepMethod):
             z = encoder()
             z = self._space(z, is_patient)(z)
             patients, controls = z[is_patient], z[~is_patient]
-            named.append(self._name(patients, controls, patients))
+            named.append(self._most_specific(patients, controls))
             seen.append(self._specificity(beliefs.q[is_patient], patients, controls))
         self.agreement_ = agreement(beliefs.q[is_patient], named)
         return int(np.argmax(seen)), beliefs
