@@ -21,6 +21,34 @@ def gate_loss(gate_logits: Tensor, q: Tensor, rows: Tensor) -> Tensor:
     return (each * rows).sum() / rows.sum().clamp_min(1)
 
 
+def class_balance(patient: Tensor) -> Tensor:
+    """(2,): weights of controls and patients by which either class counts half, whatever its share of the batch."""
+    share = patient.float().mean()
+    return 0.5 / torch.stack([1 - share, share]).clamp_min(1 / len(patient))
+
+
+def diagnosis_loss(logit: Tensor, diagnosis: Tensor) -> Tensor:
+    """Binary cross-entropy of p(y=1 | x), both classes counting alike."""
+    weight = class_balance(diagnosis)[diagnosis]
+    return F.binary_cross_entropy_with_logits(logit, diagnosis.to(logit), weight=weight)
+
+
+def info_nce(a: Tensor, b: Tensor, temperature: float) -> Tensor:
+    """NT-Xent (Chen et al. 2020, Eq. 1): of all other 2n - 1 views, a view must recognise its own other one."""
+    return contrastive(a, b, torch.arange(len(a), device=a.device), temperature)
+
+
+def contrastive(a: Tensor, b: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """SupCon (Khosla et al. 2020, Eq. 2): - mean over views of the mean log-probability of those with equal label."""
+    h = F.normalize(torch.cat([a, b]), dim=1)
+    labels = torch.cat([labels, labels])
+    itself = torch.eye(len(h), dtype=torch.bool, device=h.device)
+    # not -inf: its product with "no positive" would be NaN
+    log_p = F.log_softmax((h @ h.T / temperature).masked_fill(itself, torch.finfo(h.dtype).min), dim=1)
+    positive = (labels[:, None] == labels) & ~itself
+    return -(torch.where(positive, log_p, 0.0).sum(1) / positive.sum(1)).mean()
+
+
 def lower_bound(expert_logits: Tensor, gate_logits: Tensor, q: Tensor, diagnosis: Tensor) -> Tensor:
     """Eq. 4 per subject: sum_k Q log p(y | x, c=k) - KL(Q || p(c | x)), the mean over subjects."""
     sign = 2 * diagnosis.to(expert_logits)[:, None] - 1

@@ -18,7 +18,7 @@ def quick(name, cohort, **settings):
     known = {f.name: getattr(METHODS[name](), f.name) for f in fields(METHODS[name]())}
     chosen = {key: value for key, value in {**QUICK, **settings}.items() if key in known}
     if cohort.inputs.ndim == 2 and "encoder" in known:
-        chosen["encoder"] = "auto"  # a preset may have chosen one for images
+        chosen |= {"encoder": "auto", "augmentation": "auto"}  # a preset may have chosen them for images
     return METHODS[name](**chosen)
 
 

@@ -210,7 +210,7 @@ def test_observed_distances_by_hand():
     beliefs = method.e_step(embedding, diagnosis, None, 0)
     torch.manual_seed(0)
     network = method.build((7,))
-    network.heads = torch.nn.ModuleDict(method.heads(embedding.shape[1]))
+    network.heads = torch.nn.ModuleDict(method.heads(SimpleNamespace(dim=embedding.shape[1]), (7,)))
     seen = method.observe(network, embedding, diagnosis, beliefs)
     control = embedding[diagnosis == 0].mean(0)
     member = beliefs.q[diagnosis == 1].argmax(1)
@@ -236,7 +236,7 @@ def test_the_centroids_of_training_give_the_soft_beliefs_of_training():
     method = DeepUCSL(components=3, pseudo_labels="soft")
     beliefs = method.e_step(embedding, diagnosis, None, 0)
     network = method.build((7,))
-    network.heads = torch.nn.ModuleDict(method.heads(embedding.shape[1]))
+    network.heads = torch.nn.ModuleDict(method.heads(SimpleNamespace(dim=embedding.shape[1]), (7,)))
     with torch.no_grad():
         by_centroid = method.read(network, embedding, beliefs)["by_centroid"]
     patient = diagnosis == 1

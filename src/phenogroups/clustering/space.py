@@ -36,7 +36,7 @@ def fit_space(
 ) -> DiseaseSpace:
     """Scaling by the statistics of the patients alone (reference: the scaler is fitted on train patients)."""
     patients = embedding[is_patient]
-    center, scale = _statistics(patients, scaler)
+    center, scale = scaling(patients, scaler)
     dims = embedding.shape[1]
     severity = torch.zeros(dims, dtype=embedding.dtype, device=embedding.device)
     if remove_severity and not is_patient.all():
@@ -59,7 +59,8 @@ def fit_space(
     return DiseaseSpace(center, scale, severity, (leading * sign).to(embedding.dtype), limit)
 
 
-def _statistics(patients: Tensor, scaler: Scaler) -> tuple[Tensor, Tensor]:
+def scaling(patients: Tensor, scaler: Scaler) -> tuple[Tensor, Tensor]:
+    """Centre and scale (dims,) by the statistics of these patients."""
     if scaler == "none":
         return torch.zeros_like(patients[0]), torch.ones_like(patients[0])
     if scaler == "standard":

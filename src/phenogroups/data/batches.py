@@ -43,9 +43,13 @@ def training_batches(
     steps: int,
     views: int,
     augmentation: Augmentation,
+    partners: Callable[[Tensor], Tensor | None] = lambda index: None,
     device: torch.device | str = "cpu",
 ) -> Iterator[Batch]:
-    """`steps` batches from as many shuffled passes as that takes; incomplete batches are left out."""
+    """`steps` batches from as many shuffled passes as that takes; incomplete batches are left out.
+
+    `partners` may name another subject for each of a batch, whose view then follows those of its own.
+    """
     per_pass = len(inputs) // size
     order = torch.empty(0, dtype=torch.long)
     for step in range(steps):
@@ -54,9 +58,11 @@ def training_batches(
             order = torch.randperm(len(inputs))
         index = order[place * size : (place + 1) * size]
         x = as_tensor(inputs[index.numpy()], device)
-        yield Batch(
-            tuple(augmentation(x) for _ in range(views)), diagnosis[index.to(diagnosis.device)], index.to(device)
-        )
+        seen = [augmentation(x) for _ in range(views)]
+        others = partners(index.to(device))
+        if others is not None:
+            seen.append(augmentation(as_tensor(inputs[others.cpu().numpy()], device)))
+        yield Batch(tuple(seen), diagnosis[index.to(diagnosis.device)], index.to(device))
 
 
 def read_in_blocks(

@@ -11,18 +11,26 @@ import numpy as np
 
 from phenogroups.data.augment import Augmentation
 from phenogroups.methods.base import DeepMethod, Method, Prediction
+from phenogroups.methods.classifier import Classifier
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL
 from phenogroups.methods.kmeans import PlainKMeans
+from phenogroups.methods.simclr import SimCLR
+from phenogroups.methods.supcon import SupCon
 from phenogroups.training.run import RunError, read_recipe, read_tensors
 
 METHODS: dict[str, Callable[..., Method]] = {
     "deep_ucsl": DeepUCSL,
     "deep_ucsl_paper": partial(DeepUCSL, **PAPER),
     "kmeans": PlainKMeans,
+    "simclr": SimCLR,
+    "morpho_simclr": partial(SimCLR, augmentation="digits_morpho"),
+    "classifier": Classifier,
+    "supcon": SupCon,
+    "morpho_supcon": partial(SupCon, augmentation="digits_morpho"),
 }
 
 __all__ = [
-    "METHODS", "DeepMethod", "DeepUCSL", "Method", "PlainKMeans", "Prediction",
+    "METHODS", "Classifier", "DeepMethod", "DeepUCSL", "Method", "PlainKMeans", "Prediction", "SimCLR", "SupCon",
     "build_method", "load", "name_of", "settings_of",
 ]  # fmt: skip
 

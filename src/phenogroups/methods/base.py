@@ -16,11 +16,10 @@ from typeguard import TypeCheckError, check_type
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, CohortError
-from phenogroups.networks.encoders import MLP, build_encoder, default_encoder
+from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_encoder
 from phenogroups.networks.network import Network
 from phenogroups.training.em import Embed, Progress, expectation_maximisation, read_all
 
-WARMUP_PACE = 0.1  # gently: what sets patients apart from each other is lost as they are told from controls
 LEAST = {"n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0}  # of settings that count
 
 
@@ -180,8 +179,7 @@ class DeepMethod(Method):
     steps: int = 40  # at least so many gradient steps per epoch: small cohorts are passed several times
     batch_size: int = 256
     learning_rate: float = 1e-3
-    schedule: Literal["cosine", "constant"] = "cosine"  # of the learning rate, after the warm-up
-    stop_below: float = 0.02  # share of the smallest subgroup that still moves; twice below: one last epoch follows
+    schedule: Literal["cosine", "constant"] = "cosine"  # of the learning rate
     settle: bool = True  # take batch normalisation's statistics from plain inputs at the end
     device: str = "auto"  # as Fabric's accelerator: auto, cpu, gpu, mps
     precision: str = "32-true"  # as Fabric's precision
@@ -190,10 +188,11 @@ class DeepMethod(Method):
     e_step_each_epoch: ClassVar[bool] = True  # False: one E-step, at the end
     warmup: ClassVar[int] = 0  # epochs before the first E-step; beliefs are None until then
     restarts: ClassVar[int] = 1  # networks that are started; one is elected to go on after its first E-step
+    stop_below: ClassVar[float] = 0.0  # share of the smallest subgroup that still moves; twice below: one epoch more
     beliefs_type: ClassVar[type]  # the dataclass of tensors that `e_step` returns
 
     # the hooks: what a method file supplies
-    def heads(self, dim: int) -> dict[str, nn.Module]:
+    def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         raise NotImplementedError
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
@@ -202,14 +201,24 @@ class DeepMethod(Method):
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
         raise NotImplementedError
 
+    def encoder_of(self, network: Network) -> nn.Module:
+        """The encoder that embeds for E-steps and predictions, where a network has several."""
+        return network.encoder
+
+    def project(self, network: Network, embedding: Tensor) -> Tensor:
+        """What of an embedding the E-step sees."""
+        return embedding
+
+    def partners(self, index: Tensor, beliefs: Any) -> Tensor | None:
+        """Of each subject of a batch, another one whose view joins it as the last of `Batch.views`."""
+        return None
+
+    def after_step(self, network: Network) -> None:
+        """What follows every gradient step."""
+
     def pace(self, epoch: int) -> float:
         """What the learning rate is multiplied with in this epoch."""
-        if self.schedule == "constant":
-            return 1.0
-        if epoch < self.warmup:
-            return WARMUP_PACE
-        done = max(epoch - self.warmup, 0) / max(self.epochs - self.warmup, 1)
-        return 0.5 * (1 + math.cos(math.pi * done))
+        return 1.0 if self.schedule == "constant" else cosine(epoch / self.epochs)
 
     def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Any]:
         """Which of several starts goes on after the warm-up, and with which beliefs; `features` if they are a table."""
@@ -240,34 +249,35 @@ class DeepMethod(Method):
         """Epochs of all starts together, as progress counts them."""
         return self.epochs + (self.restarts - 1) * min(self.warmup, self.epochs)
 
-    def build(self, input_shape: tuple[int, ...]) -> Network:
+    def build(self, input_shape: tuple[int, ...], inputs: np.ndarray | None = None) -> Network:
+        """A new network, scaled for these inputs if they are features."""
         name = default_encoder(input_shape) if self.encoder == "auto" else self.encoder
         encoder = build_encoder(name, input_shape)
-        return Network(encoder, self.heads(encoder.dim))
+        if isinstance(encoder, MLP) and inputs is not None:  # features come in units of their own
+            encoder.fit_scaling(torch.tensor(inputs))
+        return Network(encoder, self.heads(encoder, input_shape))
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation:
         if self.augmentation == "auto":
-            return resolve_augmentation("none" if len(input_shape) == 1 else "digits")
+            of_features = "none" if self.views == 1 else "features"  # equal views would teach nothing
+            return resolve_augmentation(of_features if len(input_shape) == 1 else "digits")
         return resolve_augmentation(self.augmentation)
 
     def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
         if not self.needs_controls:
             cohort = cohort.patients
+        self._train(cohort.inputs, cohort.diagnosis, progress)
 
-        def build() -> Network:
-            network = self.build(cohort.input_shape)
-            if isinstance(network.encoder, MLP):  # features come in units of their own
-                network.encoder.fit_scaling(torch.tensor(cohort.inputs))
-            return network
-
+    def _train(self, inputs: np.ndarray, diagnosis: np.ndarray, progress: Progress | None) -> None:
         self.network_, self.beliefs_, self.history_ = expectation_maximisation(
-            self, build, cohort.inputs, cohort.diagnosis, progress
+            self, lambda: self.build(inputs.shape[1:], inputs), inputs, diagnosis, progress
         )
 
     def _predict(self, inputs: np.ndarray) -> Prediction:
         found = read_all(
-            self.network_, inputs, lambda z: {"embedding": z, **self.read(self.network_, z, self.beliefs_)}
-        )
+            self.encoder_of(self.network_), inputs,
+            lambda z: {"embedding": z, **self.read(self.network_, z, self.beliefs_)},
+        )  # fmt: skip
         arrays: dict[str, Any] = {name: values.numpy() for name, values in found.items()}
         return Prediction(**{"diagnosis": None, **arrays})
 
@@ -284,3 +294,8 @@ class DeepMethod(Method):
         if "q" in {f.name for f in fields(self.beliefs_type)}:
             known["q"] = torch.empty(0, self.n_subgroups)
         self.beliefs_ = self.beliefs_type(**known)
+
+
+def cosine(done: float) -> float:
+    """From 1 to 0 as `done` goes from 0 to 1, slowly at both ends."""
+    return 0.5 * (1 + math.cos(math.pi * done))

@@ -21,8 +21,9 @@ from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.clustering.space import DiseaseSpace, Scaler, fit_space
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, subgroup_letter
-from phenogroups.losses import experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
-from phenogroups.methods.base import DeepMethod
+from phenogroups.losses import class_balance, experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
+from phenogroups.methods.base import DeepMethod, cosine
+from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
 from phenogroups.training.em import Embed, Progress
 
@@ -32,6 +33,7 @@ LEAST_COMPONENTS = 10
 PATIENTS_PER_COMPONENT = 20
 STABLE_AGREEMENT = 0.3  # of the vote on the first subgroups, below which they are called unstable
 STILL_MOVING = 0.2  # share of the smallest subgroup that the last E-step may move
+WARMUP_PACE = 0.1  # gently: what sets patients apart from each other is lost as they are told from controls
 CLUSTERERS = ("mixture", "sinkhorn_kmeans", "kmeans")
 
 # The published recipe for MNIST (Appendix F.2), which the paper's figures were obtained with.
@@ -84,6 +86,7 @@ class DeepUCSL(DeepMethod):
     warm_start: bool = True  # the mixture starts from the previous beliefs
     posterior: Literal["sinkhorn", "proportions"] = "sinkhorn"  # of K-means; proportions: as the published code
     epsilon: float = 0.05  # Sinkhorn temperature
+    stop_below: float = 0.02  # share of the smallest subgroup that still moves; twice below: one last epoch follows
     pseudo_labels: Literal["soft_to_hard", "soft", "hard"] = "soft_to_hard"
     hard_from: float = 1.0  # share of the epochs after which pseudo-labels are hard
     class_weights: tuple[float, float] | None = None  # of controls and patients; None: by their frequency
@@ -93,8 +96,15 @@ class DeepUCSL(DeepMethod):
 
     beliefs_type: ClassVar[type] = Beliefs
 
-    def heads(self, dim: int) -> dict[str, nn.Module]:
-        return {"experts": nn.Linear(dim, self.n_subgroups), "gate": nn.Linear(dim, self.n_subgroups)}
+    def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
+        return {name: nn.Linear(encoder.dim, self.n_subgroups) for name in ("experts", "gate")}
+
+    def pace(self, epoch: int) -> float:
+        if self.schedule == "constant":
+            return 1.0
+        if epoch < self.warmup:
+            return WARMUP_PACE
+        return cosine((epoch - self.warmup) / max(self.epochs - self.warmup, 1))
 
     def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
         if self.clusterer not in CLUSTERERS and not hasattr(self.clusterer, "fit"):
@@ -120,8 +130,7 @@ class DeepUCSL(DeepMethod):
         if self.class_weights is not None:
             given = patient.new_tensor(self.class_weights)
             return given, given
-        share = patient.mean()
-        balanced = 0.5 / torch.stack([1 - share, share]).clamp_min(1 / len(patient))
+        balanced = class_balance(patient)
         return balanced, torch.ones_like(balanced)
 
     def e_step(

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from phenogroups.data.augment import Augmentation
@@ -37,6 +37,10 @@ class Trainable(Protocol):
     passes: int
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation: ...
+    def encoder_of(self, network: Network) -> nn.Module: ...
+    def project(self, network: Network, embedding: Tensor) -> Tensor: ...
+    def partners(self, index: Tensor, beliefs: Any) -> Tensor | None: ...
+    def after_step(self, network: Network) -> None: ...
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]: ...
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any: ...
     def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Any]: ...
@@ -109,7 +113,7 @@ class Course:
             return
         self._seed()
         before = self.beliefs
-        self.beliefs = self.method.e_step(self.embedding(), self.labels, before, self.epoch)
+        self.beliefs = self.method.e_step(self.clustered(), self.labels, before, self.epoch)
         self.believed_at = self.epoch
         if before is not None and self.history:
             self.history[-1]["moved"] = self.method.moved(before, self.beliefs, self.labels)
@@ -126,7 +130,8 @@ class Course:
         self.network.train()
         batches = training_batches(
             self.inputs, self.labels, size=self._batch, steps=self._steps, views=method.views,
-            augmentation=self._augmentation, device=self.fabric.device,
+            partners=lambda index: method.partners(index, self.beliefs), augmentation=self._augmentation,
+            device=self.fabric.device,
         )  # fmt: skip
         for group in self._optimizer.param_groups:
             # what is settled early is still finished at the slow pace of the last epoch
@@ -136,6 +141,7 @@ class Course:
             self._optimizer.zero_grad(set_to_none=True)
             self.fabric.backward(torch.stack(list(losses.values())).sum())
             self._optimizer.step()
+            method.after_step(self.network)
             for name, loss in losses.items():
                 sums[name] = sums.get(name, torch.zeros_like(loss)) + loss.detach()
             if self.progress is not None and (step % 5 == 0 or step == self._steps):
@@ -153,16 +159,26 @@ class Course:
         device = self.fabric.device
         plain = (as_tensor(self.inputs[i : i + self._batch], device) for i in range(0, len(self.inputs), self._batch))
         with torch.no_grad():
-            update_bn(plain, self.network.encoder)
+            update_bn(plain, self._encoder)
         self._embedding = None  # the network sees everybody a little differently now
 
     def embedding(self, rows: Tensor | None = None) -> Tensor:
         """Of all subjects, or of those at `rows`, by the network as it is now."""
         if self._embedding is None and rows is not None:
-            return embed(self.network, self.inputs[rows.cpu().numpy()])
+            return embed(self._encoder, self.inputs[rows.cpu().numpy()])
         if self._embedding is None:
-            self._embedding = embed(self.network, self.inputs)
+            self._embedding = embed(self._encoder, self.inputs)
         return self._embedding if rows is None else self._embedding[rows]
+
+    @torch.no_grad()
+    def clustered(self, rows: Tensor | None = None) -> Tensor:
+        """What the E-step sees of them."""
+        self.network.eval()
+        return self.method.project(self.network, self.embedding(rows))
+
+    @property
+    def _encoder(self) -> nn.Module:
+        return self.method.encoder_of(self.network)
 
     def _shown_epoch(self, done: float) -> float:
         """Epochs of all starts so far, for a bar that never goes back."""
@@ -181,7 +197,7 @@ def elect(courses: list[Course]) -> Course:
     if first.inputs.ndim == 2:  # a table: subgroups can be looked for before any network sees it
         features = as_tensor(first.inputs, first.fabric.device)
     first._seed()
-    chosen, beliefs = first.method.elect([course.embedding for course in courses], first.labels, features)
+    chosen, beliefs = first.method.elect([course.clustered for course in courses], first.labels, features)
     courses[chosen].beliefs, courses[chosen].believed_at = beliefs, courses[chosen].epoch
     return courses[chosen]
 
@@ -196,14 +212,14 @@ def _refuse_divergence(losses: dict[str, float], epoch: int, learning_rate: floa
 
 
 @torch.no_grad()
-def read_all(network: Network, inputs: np.ndarray, read: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
+def read_all(encoder: nn.Module, inputs: np.ndarray, read: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
     """What `read` makes of the embeddings of all subjects, from plain inputs, in order, on the CPU."""
-    network.eval()
-    device = next(network.parameters()).device
-    return read_in_blocks(inputs, lambda x: read(network.encoder(x).float()), device)
+    encoder.eval()
+    device = next(encoder.parameters()).device
+    return read_in_blocks(inputs, lambda x: read(encoder(x).float()), device)
 
 
-def embed(network: Network, inputs: np.ndarray) -> Tensor:
-    """(subjects, dims), on the network's device."""
-    z = read_all(network, inputs, lambda z: {"embedding": z})["embedding"]
-    return z.to(next(network.parameters()).device)
+def embed(encoder: nn.Module, inputs: np.ndarray) -> Tensor:
+    """(subjects, dims), on the encoder's device."""
+    z = read_all(encoder, inputs, lambda z: {"embedding": z})["embedding"]
+    return z.to(next(encoder.parameters()).device)

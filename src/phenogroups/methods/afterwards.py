@@ -1,0 +1,66 @@
+"""Methods that learn an embedding first and hold their only E-step at the end: K-means on the patients."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.linear import Hyperplane, logistic_hyperplane
+from phenogroups.clustering.space import Scaler, scaling
+from phenogroups.methods.base import DeepMethod
+from phenogroups.networks.network import Network
+
+
+@dataclass(frozen=True)
+class Centroids:
+    center: Tensor  # (dims,)
+    scale: Tensor  # (dims,): embeddings are centred and divided before they are clustered
+    centroids: Tensor  # (subgroups, dims)
+
+    def proportions(self, z: Tensor) -> Tensor:
+        """(n, subgroups), by inverse square distance."""
+        return inverse_square_proportions(squared_distances((z - self.center) / self.scale, self.centroids))
+
+
+@dataclass(eq=False, repr=False)
+class ClusteredAfterwards(DeepMethod):
+    epochs: int = 10
+    scaler: Scaler = "standard"  # of embeddings before K-means, by the patients' statistics
+
+    e_step_each_epoch: ClassVar[bool] = False
+    beliefs_type: ClassVar[type] = Centroids
+
+    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
+        patients = embedding[diagnosis == 1]
+        center, scale = scaling(patients, self.scaler)
+        found = sinkhorn_kmeans((patients - center) / scale, self.n_subgroups, balance=0, seed=self.seed)
+        return Centroids(center, scale, found.centroids)
+
+    def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
+        return {"subgroup": beliefs.proportions(self.project(network, embedding))}
+
+
+@dataclass(frozen=True)
+class CentroidsAndHyperplane(Centroids):
+    weights: Tensor  # (dims,): of the hyperplane between controls and patients
+    intercept: Tensor  # ()
+
+    def diagnosis(self, z: Tensor) -> Tensor:
+        return Hyperplane(self.weights, self.intercept).logit(z).sigmoid()
+
+
+@dataclass(eq=False, repr=False)
+class DiagnosedAfterwards(ClusteredAfterwards):
+    """Diagnosis too is learned from the finished embedding, by logistic regression."""
+
+    beliefs_type: ClassVar[type] = CentroidsAndHyperplane
+
+    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> CentroidsAndHyperplane:
+        found = super().e_step(embedding, diagnosis, previous, epoch)
+        plane = logistic_hyperplane(embedding, diagnosis)
+        return CentroidsAndHyperplane(**vars(found), **vars(plane))
+
+    def read(self, network: Network, embedding: Tensor, beliefs: CentroidsAndHyperplane) -> dict[str, Tensor]:
+        ill = beliefs.diagnosis(self.project(network, embedding))
+        return {**super().read(network, embedding, beliefs), "diagnosis": ill}

@@ -1,0 +1,28 @@
+"""SimCLR: two views of one patient are recognised among those of all others (Chen et al. 2020); K-means afterwards."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from phenogroups.data.batches import Batch
+from phenogroups.losses import info_nce
+from phenogroups.methods.afterwards import ClusteredAfterwards
+from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.heads import projection
+from phenogroups.networks.network import Network
+
+
+@dataclass(eq=False, repr=False)
+class SimCLR(ClusteredAfterwards):
+    temperature: float = 0.1
+
+    needs_controls: ClassVar[bool] = False
+    views: ClassVar[int] = 2
+
+    def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
+        return {"projection": projection(encoder.dim)}
+
+    def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
+        a, b = (network.heads["projection"](network.encoder(view)) for view in batch.views)
+        return {"contrast": info_nce(a, b, self.temperature)}
