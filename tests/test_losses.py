@@ -5,7 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from phenogroups.losses import experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
+from phenogroups.losses import (
+    contrastive,
+    experts_loss,
+    gate_loss,
+    info_nce,
+    lower_bound,
+    mixture_of_experts_logit,
+)
 
 
 @pytest.fixture
@@ -103,3 +110,41 @@ def test_no_nan_with_extreme_logits_or_one_class(only):
     assert torch.isfinite(experts.grad).all()
     assert torch.isfinite(gate.grad).all()
     assert torch.isfinite(lower_bound(experts, gate, q, diagnosis))
+
+
+def cosine(u, v):
+    return sum(x * y for x, y in zip(u, v, strict=True)) / math.hypot(*u) / math.hypot(*v)
+
+
+def test_info_nce_equals_a_double_loop():
+    a, b = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0)).double()
+    views = torch.cat([a, b]).tolist()
+    total = 0.0
+    for i, view in enumerate(views):
+        likeness = [0.0 if j == i else math.exp(cosine(view, other) / 0.2) for j, other in enumerate(views)]
+        total -= math.log(likeness[(i + 5) % 10] / sum(likeness))
+    assert info_nce(a, b, 0.2).item() == pytest.approx(total / 10)
+
+
+def test_contrastive_equals_a_double_loop():
+    a, b = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0)).double()
+    labels = [0, 1, 0, 0, 2]  # the last is alone with its other view
+    views = list(zip(torch.cat([a, b]).tolist(), labels * 2, strict=True))
+    total = 0.0
+    for i, (view, label) in enumerate(views):
+        likeness = [0.0 if j == i else math.exp(cosine(view, other) / 0.2) for j, (other, _) in enumerate(views)]
+        alike = [j for j, (_, other) in enumerate(views) if other == label and j != i]
+        total -= sum(math.log(likeness[j] / sum(likeness)) for j in alike) / len(alike)
+    assert contrastive(a, b, torch.tensor(labels), 0.2).item() == pytest.approx(total / 10)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [0.1, 1e-3])
+def test_identical_views_have_finite_gradients(value, temperature):
+    a = torch.full((4, 3), value, requires_grad=True)
+    b = torch.full((4, 3), value, requires_grad=True)
+    loss = info_nce(a, b, temperature) + contrastive(a, b, torch.tensor([0, 0, 1, 1]), temperature)
+    loss.backward()
+    assert loss.item() == pytest.approx(2 * math.log(7), rel=1e-5)  # nothing tells seven others apart
+    assert torch.isfinite(a.grad).all()
+    assert torch.isfinite(b.grad).all()

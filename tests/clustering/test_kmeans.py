@@ -1,3 +1,5 @@
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -60,3 +62,22 @@ def test_same_seed_same_bits():
 def test_identical_subjects_give_finite_centroids():
     found = sinkhorn_kmeans(torch.ones(10, 3), 2)
     assert torch.isfinite(found.centroids).all()
+
+
+def test_on_the_sphere_equals_the_best_of_all_partitions():
+    z = torch.nn.functional.normalize(torch.randn(10, 3, generator=torch.Generator().manual_seed(0)).double(), dim=1)
+    found = sinkhorn_kmeans(z, 2, balance=0, spherical=True)
+    splits = [torch.tensor(split).bool() for split in product([0, 1], repeat=10)]
+    # members of a subgroup have cosines with its direction that sum up to the length of their sum
+    best = max((z[split].sum(0).norm() + z[~split].sum(0).norm()).item() for split in splits)
+    assert found.inertia == pytest.approx(2 - 2 * best / 10)
+    torch.testing.assert_close(found.centroids.norm(dim=1), torch.ones(2).double())
+
+
+def test_on_the_sphere_centroids_are_the_directions_of_those_at_the_least_angle():
+    z = torch.nn.functional.normalize(blobs([20, 200, 60], apart=1.0), dim=1)
+    found = sinkhorn_kmeans(z, 3, balance=0, spherical=True)
+    labels = (z @ found.centroids.T).argmax(1)
+    for k in range(3):
+        mean = z[labels == k].mean(0)
+        torch.testing.assert_close(found.centroids[k], mean / mean.norm())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score
 
-from phenogroups.clustering.matching import match_centroids, match_labels
+from phenogroups.clustering.matching import match_centroids, match_labels, match_members
 
 
 def is_permutation(order) -> bool:
@@ -58,6 +58,14 @@ def test_centroids_are_refused_by_name():
         match_centroids(torch.zeros(2, 3), torch.zeros(3, 3))
     with pytest.raises(ValueError, match="finite centroids"):
         match_centroids(torch.tensor([[0.0], [torch.nan]]), torch.zeros(2, 1))
+
+
+def test_members_take_their_ids_along_wherever_they_went():
+    before = torch.tensor([0, 0, 1, 1, 1, 2])
+    centroids = torch.tensor([[9.0, 0.0], [0.0, 9.0], [-9.0, 0.0]])
+    now = torch.tensor([2, 2, 0, 0, 2, 1])  # one of the second subgroup left it
+    assert match_members(before, centroids[now] + 0.1, centroids).tolist() == [2, 0, 1]
+    assert is_permutation(match_members(torch.zeros(6, dtype=torch.long), centroids[now], centroids))
 
 
 @given(st.integers(1, 4), st.data())

@@ -34,6 +34,7 @@ def sinkhorn_kmeans(
     *,
     balance: float = 1.0,  # 1: equal sizes as published; 0: plain K-means
     epsilon: float = 0.05,
+    spherical: bool = False,  # centroids stay on the unit sphere, as `z` must: the nearest is the one of least angle
     n_starts: int = 10,
     max_iterations: int = 100,
     seed: int = 0,
@@ -42,9 +43,8 @@ def sinkhorn_kmeans(
     best: Clusters | None = None
     for start in range(n_starts):
         centroids, _ = kmeans_plusplus(z.cpu().numpy(), n_subgroups, random_state=seed * n_starts + start)
-        found = _descend(
-            z, torch.as_tensor(centroids, dtype=z.dtype, device=z.device), balance, epsilon, max_iterations
-        )
+        centroids = torch.as_tensor(centroids, dtype=z.dtype, device=z.device)
+        found = _descend(z, centroids, balance, epsilon, spherical, max_iterations)
         if best is None or found.inertia < best.inertia:
             best = found
     if best is None:
@@ -52,7 +52,9 @@ def sinkhorn_kmeans(
     return best
 
 
-def _descend(z: Tensor, centroids: Tensor, balance: float, epsilon: float, max_iterations: int) -> Clusters:
+def _descend(
+    z: Tensor, centroids: Tensor, balance: float, epsilon: float, spherical: bool, max_iterations: int
+) -> Clusters:
     labels = None
     iteration = 0
     for iteration in range(1, max_iterations + 1):  # noqa: B007
@@ -63,6 +65,8 @@ def _descend(z: Tensor, centroids: Tensor, balance: float, epsilon: float, max_i
         member = torch.nn.functional.one_hot(labels, len(centroids)).to(z)
         sizes = member.sum(0)
         centroids = member.T @ z / sizes.clamp_min(1)[:, None]
+        if spherical:  # in each round: means of different length would move the borders between subgroups
+            centroids = torch.nn.functional.normalize(centroids, dim=1)
         if (sizes == 0).any():  # an empty subgroup starts again at the subjects farthest from their own centroid
             empty = torch.nonzero(sizes == 0).flatten()
             far = squared.gather(1, labels[:, None]).flatten().topk(len(empty)).indices

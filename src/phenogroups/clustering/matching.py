@@ -26,6 +26,15 @@ def match_centroids(previous: Tensor, current: Tensor) -> Tensor:
     return torch.as_tensor(order, dtype=torch.long, device=current.device)
 
 
+def match_members(before: Tensor, z: Tensor, centroids: Tensor) -> Tensor:
+    """The permutation `order` (K,) such that `centroids[order[k]]` lies where the earlier members of k are now.
+
+    `before` (n,) is who belonged where; an encoder in training moves everybody, so old centroids are no measure.
+    """
+    member = torch.nn.functional.one_hot(before, len(centroids)).to(z)
+    return match_centroids(member.T @ z / member.sum(0).clamp_min(1)[:, None], centroids)
+
+
 def match_labels(predicted: np.ndarray, truth: np.ndarray, n_subgroups: int) -> np.ndarray:
     """The truth of each predicted subgroup (n_subgroups,) that makes balanced accuracy highest.
 

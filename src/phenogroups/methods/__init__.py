@@ -11,11 +11,16 @@ import numpy as np
 
 from phenogroups.data.augment import Augmentation
 from phenogroups.methods.base import DeepMethod, Method, Prediction
+from phenogroups.methods.byol import BYOL
 from phenogroups.methods.classifier import Classifier
+from phenogroups.methods.deep_cluster import DeepCluster
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL
 from phenogroups.methods.kmeans import PlainKMeans
+from phenogroups.methods.pcl import PCL
 from phenogroups.methods.simclr import SimCLR
 from phenogroups.methods.supcon import SupCon
+from phenogroups.methods.swav import SwAV
+from phenogroups.methods.ws_deep_cluster import WSDeepCluster
 from phenogroups.training.run import RunError, read_recipe, read_tensors
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -27,11 +32,17 @@ METHODS: dict[str, Callable[..., Method]] = {
     "classifier": Classifier,
     "supcon": SupCon,
     "morpho_supcon": partial(SupCon, augmentation="digits_morpho"),
+    "byol": BYOL,
+    "swav": SwAV,
+    "deep_cluster": DeepCluster,
+    "pcl": PCL,
+    "morpho_pcl": partial(PCL, augmentation="digits_morpho"),
+    "ws_deep_cluster": WSDeepCluster,
 }
 
 __all__ = [
-    "METHODS", "Classifier", "DeepMethod", "DeepUCSL", "Method", "PlainKMeans", "Prediction", "SimCLR", "SupCon",
-    "build_method", "load", "name_of", "settings_of",
+    "BYOL", "METHODS", "PCL", "Classifier", "DeepCluster", "DeepMethod", "DeepUCSL", "Method", "PlainKMeans",
+    "Prediction", "SimCLR", "SupCon", "SwAV", "WSDeepCluster", "build_method", "load", "name_of", "settings_of",
 ]  # fmt: skip
 
 

@@ -1,0 +1,40 @@
+"""BYOL: a view predicts what a slowly following teacher makes of the other (Grill et al. 2020); K-means afterwards."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phenogroups.data.batches import Batch
+from phenogroups.methods.afterwards import ClusteredAfterwards
+from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.heads import Teacher, projection, teacher_of
+from phenogroups.networks.network import Network
+
+
+@dataclass(eq=False, repr=False)
+class BYOL(ClusteredAfterwards):
+    decay: float = 0.99  # how slowly the teacher follows, per step; the paper's 0.996 to 1 is for longer trainings
+
+    needs_controls: ClassVar[bool] = False
+    views: ClassVar[int] = 2
+
+    def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
+        # normalised, as nothing else here keeps all patients from being predicted alike
+        head, predictor = projection(encoder.dim, norm=True), projection(128, norm=True)
+        return {"projection": head, "predictor": predictor, "teacher": Teacher(encoder, head, self.decay)}
+
+    def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
+        project, predict = network.heads["projection"], network.heads["predictor"]
+        p, p_other = (predict(project(network.encoder(view))) for view in batch.views)
+        t, t_other = (teacher_of(network)(view) for view in batch.views)
+        return {"alignment": (alignment(p, t_other) + alignment(p_other, t)) / 2}
+
+    def after_step(self, network: Network) -> None:
+        teacher_of(network).follow(network.encoder, network.heads["projection"])
+
+
+def alignment(prediction: Tensor, target: Tensor) -> Tensor:
+    """Negative cosine: half of the paper's Eq. 2 but for a constant, -1 where all directions agree."""
+    return -F.cosine_similarity(prediction, target, dim=1).mean()

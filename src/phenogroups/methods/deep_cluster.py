@@ -1,0 +1,54 @@
+"""DeepCluster-v2: the clusters of one epoch are the classes of the next (Caron et al. 2018, 2020)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phenogroups.clustering.kmeans import sinkhorn_kmeans
+from phenogroups.clustering.matching import match_members
+from phenogroups.data.batches import Batch
+from phenogroups.methods.base import DeepMethod
+from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.heads import projection
+from phenogroups.networks.network import Network
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    q: Tensor  # (subjects, subgroups): one-hot
+    centroids: Tensor  # (subgroups, dims): C, of length one
+
+
+@dataclass(eq=False, repr=False)
+class DeepCluster(DeepMethod):
+    epochs: int = 10
+    temperature: float = 0.1
+
+    needs_controls: ClassVar[bool] = False
+    beliefs_type: ClassVar[type] = Prototypes
+
+    def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
+        return {"projection": projection(encoder.dim)}
+
+    def project(self, network: Network, embedding: Tensor) -> Tensor:
+        """h, of length one."""
+        return F.normalize(network.heads["projection"](embedding), dim=1)
+
+    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
+        # of plain inputs as they are now, where the paper keeps a memory of the last epoch's augmented ones
+        c = sinkhorn_kmeans(embedding, self.n_subgroups, balance=0, spherical=True, seed=self.seed).centroids
+        if previous is not None:
+            c = c[match_members(previous.q.argmax(1), embedding, c)]
+        return Prototypes(F.one_hot((embedding @ c.T).argmax(1), self.n_subgroups).to(c), c)
+
+    def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
+        h = self.project(network, network.encoder(batch.views[0]))
+        return {"clustering": F.cross_entropy(self.logits(h, beliefs), beliefs.q[batch.index])}
+
+    def logits(self, h: Tensor, beliefs: Any) -> Tensor:
+        return h @ beliefs.centroids.T / self.temperature
+
+    def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
+        return {"subgroup": self.logits(self.project(network, embedding), beliefs).softmax(1)}

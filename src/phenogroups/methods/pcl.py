@@ -1,0 +1,73 @@
+"""PCL: a view recognises its patient's other view and its patient's prototype (Li et al. 2021)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phenogroups.data.batches import Batch
+from phenogroups.losses import info_nce
+from phenogroups.methods.deep_cluster import DeepCluster, Prototypes
+from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.heads import Teacher, projection, teacher_of
+from phenogroups.networks.network import Network
+
+
+@dataclass(frozen=True)
+class Concentrated(Prototypes):
+    phi: Tensor  # (subgroups,): concentrations, small where a subgroup is tight
+
+
+@dataclass(eq=False, repr=False)
+class PCL(DeepCluster):
+    warmup: int = 5  # epochs of InfoNCE alone: half of them, as in the study's trainings on MNIST
+    decay: float = 0.99  # how slowly the momentum encoder follows, per step
+    alpha: float = 10.0  # keeps small subgroups from looking concentrated
+
+    views: ClassVar[int] = 2
+    beliefs_type: ClassVar[type] = Concentrated
+
+    def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
+        head = projection(encoder.dim)
+        return {"projection": head, "teacher": Teacher(encoder, head, self.decay)}
+
+    def encoder_of(self, network: Network) -> nn.Module:
+        return teacher_of(network).encoder
+
+    def project(self, network: Network, embedding: Tensor) -> Tensor:
+        return F.normalize(teacher_of(network).projection(embedding), dim=1)
+
+    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Concentrated:
+        found = super().e_step(embedding, diagnosis, previous, epoch)
+        own = found.q.argmax(1)
+        distance = (embedding - found.centroids[own]).norm(dim=1)
+        phi = concentrations(distance, own, self.n_subgroups, self.alpha, self.temperature)
+        return Concentrated(found.q, found.centroids, phi)
+
+    def losses(self, network: Network, batch: Batch, beliefs: Concentrated | None) -> dict[str, Tensor]:
+        # two views of the batch against each other, where the paper compares one with a queue of the teacher's
+        h, h_other = (F.normalize(network.heads["projection"](network.encoder(view)), dim=1) for view in batch.views)
+        contrast = {"contrast": info_nce(h, h_other, self.temperature)}
+        if beliefs is None:
+            return contrast
+        logits = self.logits(torch.cat([h, h_other]), beliefs)
+        return {**contrast, "prototypes": F.cross_entropy(logits, beliefs.q[batch.index].repeat(2, 1))}
+
+    def logits(self, h: Tensor, beliefs: Concentrated) -> Tensor:
+        """Of ProtoNCE; subgroups too are read from them, and not from K-means of the embedding afterwards."""
+        return h @ beliefs.centroids.T / beliefs.phi
+
+    def after_step(self, network: Network) -> None:
+        teacher_of(network).follow(network.encoder, network.heads["projection"])
+
+
+def concentrations(distance: Tensor, own: Tensor, n_subgroups: int, alpha: float, temperature: float) -> Tensor:
+    """phi_k = sum_z ||z - c_k|| / (Z_k log(Z_k + alpha)) over the Z_k members of k; of mean `temperature`."""
+    sizes = torch.bincount(own, minlength=n_subgroups).to(distance)
+    phi = distance.new_zeros(n_subgroups).index_add(0, own, distance) / (sizes * (sizes + alpha).log()).clamp_min(1)
+    phi = torch.where(sizes < 2, phi.max(), phi)  # who is alone has no distances: the widest, as in the authors' code
+    # a subgroup of equals must not pull with infinite force
+    phi = phi.clamp_min(phi.mean() / 10).clamp_min(torch.finfo(phi.dtype).eps)
+    return temperature * phi / phi.mean()

@@ -1,0 +1,70 @@
+"""SwAV: one view's balanced cluster code must be predictable from the other (Caron et al. 2020).
+
+Two views of full size, as in the study: without the paper's small crops and its queue of earlier batches.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phenogroups.clustering.sinkhorn import sinkhorn
+from phenogroups.data.batches import Batch
+from phenogroups.methods.base import DeepMethod
+from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.heads import projection
+from phenogroups.networks.network import Network
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """None of its own: the prototypes are weights of the network."""
+
+
+@dataclass(eq=False, repr=False)
+class SwAV(DeepMethod):
+    epochs: int = 10
+    temperature: float = 0.1  # of the predicted codes
+    epsilon: float = 0.05  # Sinkhorn temperature of the codes to be predicted
+
+    needs_controls: ClassVar[bool] = False
+    views: ClassVar[int] = 2
+    e_step_each_epoch: ClassVar[bool] = False
+    beliefs_type: ClassVar[type] = Beliefs
+
+    def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
+        # one prototype for each subgroup, where the paper has thousands: they are the clusters here
+        prototypes = nn.Linear(128, self.n_subgroups, bias=False)
+        normalise(prototypes)
+        return {"projection": projection(encoder.dim), "prototypes": prototypes}
+
+    def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
+        s, s_other = (self.scores(network, network.encoder(view)) for view in batch.views)
+        swapped = self.swapped(s, s_other) + self.swapped(s_other, s)
+        return {"swapped_prediction": swapped / 2}
+
+    def swapped(self, scores: Tensor, other: Tensor) -> Tensor:
+        """The code of one view, predicted from the other (Eq. 2)."""
+        codes = sinkhorn(scores.detach(), self.epsilon)  # until sizes are equal; the paper stops after three rounds
+        return F.cross_entropy(other / self.temperature, codes)
+
+    def scores(self, network: Network, embedding: Tensor) -> Tensor:
+        """(n, subgroups): cosines of projections and prototypes."""
+        return network.heads["prototypes"](F.normalize(network.heads["projection"](embedding), dim=1))
+
+    def after_step(self, network: Network) -> None:
+        normalise(network.heads["prototypes"])
+
+    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Beliefs:
+        return Beliefs()
+
+    def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
+        return {"subgroup": (self.scores(network, embedding) / self.temperature).softmax(1)}
+
+
+@torch.no_grad()
+def normalise(prototypes: nn.Module) -> None:
+    for weight in prototypes.parameters():
+        weight.copy_(F.normalize(weight, dim=1))

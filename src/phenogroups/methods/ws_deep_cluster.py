@@ -1,0 +1,58 @@
+"""WS-DeepClustering: the patients' clusters are classes to be told apart, and the controls are one more.
+
+A weakly supervised DeepCluster of K + 1 classes, which Deep UCSL is compared with (Louiset et al., experiments).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.matching import match_members
+from phenogroups.clustering.space import Scaler, scaling
+from phenogroups.data.batches import Batch
+from phenogroups.losses import class_balance
+from phenogroups.methods.base import DeepMethod
+from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.network import Network
+
+
+@dataclass(frozen=True)
+class Classes:
+    q: Tensor  # (subjects, subgroups + 1): one-hot; the last class is that of the controls
+
+
+@dataclass(eq=False, repr=False)
+class WSDeepCluster(DeepMethod):
+    epochs: int = 10
+    scaler: Scaler = "standard"  # of embeddings before K-means, by the patients' statistics
+
+    beliefs_type: ClassVar[type] = Classes
+
+    def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
+        return {"classes": nn.Linear(encoder.dim, self.n_subgroups + 1)}
+
+    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Classes:
+        ill = diagnosis == 1
+        center, scale = scaling(embedding[ill], self.scaler)
+        z = (embedding[ill] - center) / scale
+        centroids = sinkhorn_kmeans(z, self.n_subgroups, balance=0, seed=self.seed).centroids
+        if previous is not None:  # the head has learned these ids
+            centroids = centroids[match_members(previous.q[ill].argmax(1), z, centroids)]
+        labels = torch.full_like(diagnosis, self.n_subgroups)
+        labels[ill] = squared_distances(z, centroids).argmin(1)
+        return Classes(F.one_hot(labels, self.n_subgroups + 1).to(z))
+
+    def losses(self, network: Network, batch: Batch, beliefs: Classes) -> dict[str, Tensor]:
+        logits = network.heads["classes"](network.encoder(batch.views[0]))
+        each = F.cross_entropy(logits, beliefs.q[batch.index], reduction="none")
+        # patients and controls count alike, as for every method here that tells them apart
+        return {"classification": (class_balance(batch.diagnosis)[batch.diagnosis] * each).mean()}
+
+    def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
+        logits = network.heads["classes"](embedding)
+        ill = logits[:, :-1].logsumexp(1) - logits[:, -1]  # log-odds of 1 - p(control)
+        return {"subgroup": logits[:, :-1].softmax(1), "diagnosis": ill.sigmoid()}
