@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from phenogroups.clustering.contrast import contrastive_mixture, specific_mixtures, specificity, thinned
 from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
-from phenogroups.clustering.matching import match_centroids
+from phenogroups.clustering.matching import match_members
 from phenogroups.clustering.mixture import tied_mixture, tied_mixtures
 from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.clustering.space import DiseaseSpace, Scaler, fit_space
@@ -145,10 +145,7 @@ class DeepUCSL(DeepMethod):
         centroids, log_sizes, space, soft = self._cluster(z, controls, space, before)
         specific = self._specificity(soft, z, controls)
         if before is not None:
-            # both sets of centroids in today's space: yesterday's members, seen by today's encoder
-            yesterday = F.one_hot(before.argmax(1), self.n_subgroups).to(z)
-            seen = space(embedding[is_patient])
-            order = match_centroids(yesterday.T @ seen / yesterday.sum(0).clamp_min(1)[:, None], centroids)
+            order = match_members(before.argmax(1), space(embedding[is_patient]), centroids)
             centroids, log_sizes, soft = centroids[order], log_sizes[order], soft[:, order]
         q = self._with_controls(harden(soft, self._softness(epoch)), is_patient)
         return Beliefs(
