@@ -410,6 +410,15 @@ def test_command(features_csv, tmp_path, capsys):
     assert "0 of 4 cells were run now" in printed.out
 
 
+def test_a_narrow_terminal_loses_no_number(features, tmp_path, capsys):
+    found = quick(features, ["classifier", "kmeans"], tmp_path / "c")
+    name = "a_name_that_alone_is_as_wide_as_half_a_terminal"
+    cli.say_what_was_compared(replace(found, summary=found.summary.replace("classifier", name)))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if name in line]
+    assert line.count("±") == 4
+    assert "…" not in line
+
+
 def test_a_failure_has_an_exit_code(features_csv, tmp_path, capsys):
     options = ["--seeds", 1, "--set", "n_starts=0", "--out", tmp_path / "c", "--features", "x0", "x1"]
     assert run(features_csv, "--methods", "kmeans", *options) == 1

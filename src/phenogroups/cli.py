@@ -306,7 +306,7 @@ def say_what_was_found(found: "Discovery") -> None:
 def say_what_was_compared(found: "Comparison") -> None:
     from phenogroups.evaluation.comparison import comparison_table, legend
 
-    OUT.print(comparison_table(found.summary), width=500, crop=False)  # a narrow terminal folds, but loses no number
+    Console(width=500).print(comparison_table(found.summary))  # a narrow terminal folds lines, and loses no number
     for sentence in legend(found.summary):
         say(sentence)
     for failure in found.failures:

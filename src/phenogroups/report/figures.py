@@ -37,11 +37,11 @@ NOT_SHOWN = ("seconds", "learning_rate", "step")
 
 WIDTH = 7.0  # inches: the column of the page
 COLUMN = 3.5  # inches: one of two columns of a paper
-# words of a legend by kind of method
+# by kind of method: words of the legend and colour
 LEARNS = {
-    "patients only": "learns from patients only",
-    "patients and controls": "learns from patients and controls",
-    "upper bound": "upper bound: learns from the truth",
+    "patients only": ("learns from patients only", COLORS[4]),
+    "patients and controls": ("learns from patients and controls", COLORS[5]),
+    "upper bound": ("upper bound: learns from the truth", GRAY),
 }
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -168,7 +168,7 @@ def history_figure(history: pd.DataFrame) -> Figure:
 @rc_context({**STYLE, "font.size": 7})
 def comparison_figure(
     values: Mapping[str, Sequence[float]],  # method -> one score per seed; who has none is left out
-    kinds: Mapping[str, str],  # method -> what it learns from
+    kinds: Mapping[str, str],  # method -> what it learns from, a key of LEARNS
     *,
     chance: float,  # score of whoever guesses
     label: str,
@@ -178,14 +178,15 @@ def comparison_figure(
     if not known:
         raise ValueError("Expected scores of at least one method. Received: none. Leave this figure out.")
     names = sorted(known, key=lambda name: -known[name].mean())
-    present = sorted({kinds[name] for name in names}, key=list(dict.fromkeys(kinds.values())).index)
+    present = [kind for kind in LEARNS if any(kinds[name] == kind for name in names)]
     figure = Figure(figsize=(COLUMN, 0.17 * len(names) + 0.55 + 0.14 * (len(present) + 1)), layout="constrained")
     ax = figure.subplots()
     handles = []
-    for kind, color in zip(present, ("#56B4E9", "#E69F00", GRAY), strict=False):
+    for kind in present:
+        words, color = LEARNS[kind]
         rows = [i for i, name in enumerate(names) if kinds[name] == kind]
         means = [known[names[i]].mean() for i in rows]
-        handles.append(ax.barh(rows, means, height=0.7, color=color, label=LEARNS.get(kind, kind)))
+        handles.append(ax.barh(rows, means, height=0.7, color=color, label=words))
     for i, name in enumerate(names):
         scores, mean = known[name], known[name].mean()
         spread = scores.std(ddof=1) if len(scores) > 1 else 0.0

@@ -15,7 +15,7 @@ from phenogroups.training.run import RunError, versions, write_whole
 
 try:
     import fcntl
-except ImportError:  # Windows: two processes on one folder may compute a cell twice, and spoil nothing
+except ImportError:  # Windows: two processes on one folder may run a cell twice, and spoil nothing
     fcntl = None
 
 LOCK = "lock"
@@ -87,19 +87,24 @@ class Cells:
     @contextmanager
     def claim(self, cell: Cell | None) -> Iterator[bool]:
         """Whether the cell is ours for now; None stands for what is made of all cells, and is waited for."""
-        if fcntl is None:
-            yield True
-            return
         place = 0 if cell is None else 1 + int(cell.digest[:12], 16)  # a byte of its own, which need not exist
+        ours = self._lockf("LOCK_EX" if cell is None else "LOCK_NB", place)
         try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | (0 if cell is None else fcntl.LOCK_NB), 1, place)
-        except BlockingIOError:
-            yield False
-            return
-        try:
-            yield True
+            yield ours
         finally:
-            fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, place)
+            if ours:
+                self._lockf("LOCK_UN", place)
+
+    def _lockf(self, how: str, place: int) -> bool:
+        if fcntl is None:
+            return True
+        try:
+            fcntl.lockf(self._lock, getattr(fcntl, how) | (fcntl.LOCK_EX if how == "LOCK_NB" else 0), 1, place)
+        except (BlockingIOError, PermissionError):  # what POSIX says of a lock that another holds
+            return False
+        except OSError:  # a folder without locks, as some networks have: then as on Windows
+            return True
+        return True
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
