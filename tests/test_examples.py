@@ -30,3 +30,11 @@ def test_mnist(tmp_path):
     printed = run("02_mnist.py", "--data", tmp_path, "--epochs", 2, "--picture", tmp_path / "ones.png")
     assert "test digits in each subgroup:" in printed
     assert (tmp_path / "ones.png").stat().st_size > 10_000
+
+
+def test_compare_methods(tmp_path):
+    quick = ["--subjects", 60, "--epochs", 1, "--seeds", 2, "--methods", "kmeans", "classifier"]
+    printed = run("03_compare_methods.py", *quick, "--out", tmp_path / "c")
+    assert "Subgroup" in printed
+    assert "kmeans" in printed
+    assert (tmp_path / "c" / "compare.png").stat().st_size > 10_000

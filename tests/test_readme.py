@@ -47,3 +47,11 @@ def test_commands():
 def test_images_and_links_exist():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (Path(__file__).parents[1] / target).exists(), target
+
+
+@pytest.mark.usefixtures("subjects")
+def test_comparison():
+    (command,) = re.findall(r"^phenogroups (compare .*)$", README, flags=re.MULTILINE)
+    few = ["--subjects", "60", "--set", "epochs=1", "steps=2", "restarts=1", "--no-isolated"]  # as said, but quick
+    assert main([*shlex.split(command), *few]) == 0
+    assert len(pd.read_csv("phenogroups-compare/compare.csv")) == 9

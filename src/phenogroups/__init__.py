@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phenogroups.compare import compare
     from phenogroups.data.cohort import Cohort
     from phenogroups.data.examples.drawn import drawn_digits
     from phenogroups.discovery import discover
@@ -18,10 +19,11 @@ _CONTENTS = {
     "Prediction": "phenogroups.methods",
     "load": "phenogroups.methods",
     "discover": "phenogroups.discovery",
+    "compare": "phenogroups.compare",
     "score": "phenogroups.evaluation.scores",
 }
 
-__all__ = ["METHODS", "Cohort", "DeepUCSL", "Prediction", "discover", "drawn_digits", "load", "score"]
+__all__ = ["METHODS", "Cohort", "DeepUCSL", "Prediction", "compare", "discover", "drawn_digits", "load", "score"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,6 +13,10 @@ from rich.console import Console
 from tyro.conf import Positional, arg, subcommand
 
 if TYPE_CHECKING:
+    from phenogroups.compare import Comparison, Step
+    from phenogroups.data.cohort import Cohort
+    from phenogroups.data.study import Study
+    from phenogroups.data.tables import TableSpec
     from phenogroups.discovery import Discovery
     from phenogroups.methods import Method
 
@@ -57,19 +61,10 @@ class Demo:
         say_what_was_found(found)
 
 
-@dataclass(frozen=True)
-class Discover:
-    """Find subgroups among the patients of a table (CSV or TSV, one row per subject) and write a run folder.
+@dataclass(frozen=True, kw_only=True)
+class TableColumns:
+    """How a table is read: one row per subject."""
 
-    For example: phenogroups discover subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
-    """
-
-    table: Annotated[Positional[Path], arg(metavar="TABLE")]
-    """One row per subject."""
-    subgroups: int = 2
-    """How many subgroups to look for."""
-    out: Path = Path("phenogroups-run")
-    """Run folder to write."""
     image: Column = None
     """Column of image paths, relative to the table; without it, columns of numbers are used."""
     features: Columns = ()
@@ -94,6 +89,39 @@ class Discover:
     """1 for grey, 3 for colour."""
     intensity: Literal["unit", "minmax", "standardise"] = "unit"
     """What is done to the numbers of each image; unit: integers to 0..1, others as they are."""
+
+    def read(self, table: Path, spec: "TableSpec | None" = None) -> "tuple[Cohort, TableSpec]":
+        """The cohort and how it was read, its feature columns named; a `spec` given is that of an earlier table."""
+        from phenogroups.data.reading import Reading
+        from phenogroups.data.tables import TableSpec, read_cohort, read_table, resolve_features
+
+        if spec is None:
+            spec = TableSpec(
+                diagnosis=self.diagnosis, control=self.control, patient=self.patient, image=self.image,
+                features=self.features, subject=self.subject, group=self.group, covariates=self.covariates,
+                truth=self.truth, reading=Reading(self.size or None, self.channels, self.intensity),
+            )  # fmt: skip
+            spec = resolve_features(read_table(table), spec)
+        with counting_bar("reading") as progress:
+            cohort = read_cohort(table, spec, progress=progress)
+        seen = f"features {', '.join(spec.features)}" if spec.features else f"images of shape {cohort.input_shape}"
+        say(f"{cohort.is_patient.sum()} patients and {(~cohort.is_patient).sum()} controls, {seen}")
+        return cohort, spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discover(TableColumns):
+    """Find subgroups among the patients of a table (CSV or TSV, one row per subject) and write a run folder.
+
+    For example: phenogroups discover subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
+    """
+
+    table: Annotated[Positional[Path], arg(metavar="TABLE")]
+    """One row per subject."""
+    subgroups: int = 2
+    """How many subgroups to look for."""
+    out: Path = Path("phenogroups-run")
+    """Run folder to write."""
     held_out: float = 0.2
     """Share of the subjects kept apart to score on."""
     method: str = "deep_ucsl"
@@ -106,8 +134,6 @@ class Discover:
     def run(self) -> None:
         from dataclasses import asdict
 
-        from phenogroups.data.reading import Reading
-        from phenogroups.data.tables import TableSpec, read_cohort, read_table, resolve_features
         from phenogroups.discovery import discover
         from phenogroups.methods import build_method
         from phenogroups.training.run import check_writable
@@ -116,19 +142,99 @@ class Discover:
         method = build_method(
             self.method, {"n_subgroups": self.subgroups, "seed": self.seed, **parse_settings(self.set)}
         )
-        spec = TableSpec(
-            diagnosis=self.diagnosis, control=self.control, patient=self.patient, image=self.image,
-            features=self.features, subject=self.subject, group=self.group, covariates=self.covariates,
-            truth=self.truth, reading=Reading(self.size or None, self.channels, self.intensity),
-        )  # fmt: skip
-        spec = resolve_features(read_table(self.table), spec)
-        with counting_bar("reading") as progress:
-            cohort = read_cohort(self.table, spec, progress=progress)
-        seen = f"features {', '.join(spec.features)}" if spec.features else f"images of shape {cohort.input_shape}"
-        say(f"{cohort.is_patient.sum()} patients and {(~cohort.is_patient).sum()} controls, {seen}")
+        cohort, spec = self.read(self.table)
         with training_bar(method) as progress:
             found = discover(cohort, method, self.out, held_out=self.held_out, table=asdict(spec), progress=progress)
         say_what_was_found(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(TableColumns):
+    """Run several methods over several seeds on one cohort and print the paper's table; go on where it was stopped.
+
+    For example: phenogroups compare drawn --methods deep_ucsl simclr kmeans --seeds 3
+    """
+
+    cohort: Annotated[Positional[str], arg(metavar="COHORT")]
+    """A table with one row per subject, or an example cohort: drawn, mnist7, mnist1, pneumonia."""
+    methods: Annotated[tuple[str, ...], arg(metavar="METHOD ...")]
+    """Methods by name, or all; a wrong name lists them."""
+    seeds: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 3)")] = None
+    """How many: 0, 1, 2, ... Each holds out another part of the cohort, the same for all methods."""
+    splits: Annotated[int | None, arg(metavar="INT", help_behavior_hint="")] = None
+    """Instead of seeds: so many divisions into training and validation part, as in the paper's psychiatry table."""
+    held_out: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.2; of splits 0.1)")] = None
+    """Share of the subjects not trained on, and scored where there is no test cohort."""
+    test: Annotated[Path | None, arg(metavar="TABLE", help_behavior_hint="")] = None
+    """Other people to score on, in a table with the same columns; all of the cohort is then trained on."""
+    subgroups: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: as many as are known, or 2)")] = (
+        None
+    )
+    """How many subgroups to look for."""
+    set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
+    """Settings of all methods that have them, or of one: epochs=20 simclr.temperature=0.5; a wrong name lists all."""
+    out: Path = Path("phenogroups-compare")
+    """Folder to write, or to go on with."""
+    data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: PHENOGROUPS_DATA)")] = None
+    """Folder of an example's public files."""
+    labels: Annotated[Path | None, arg(metavar="JSON", help_behavior_hint="")] = None
+    """Known subgroups of an example, read by evaluation only."""
+    subjects: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: all)")] = None
+    """So many of an example, for a trial."""
+    isolated: bool = True
+    """A process of its own for each cell, which measures its memory and survives its crash."""
+
+    def run(self) -> int:
+        with ERR.status("starting"):
+            from phenogroups.compare import build_methods, check_folder, compare
+
+        settings = parse_settings(self.set)
+        build_methods(self.methods, settings, self.subgroups or 2)  # a wrong one is said before anything is read
+        check_folder(self.out)
+        cohort, test = self.who()
+        try:
+            with comparing_bar() as progress:
+                found = compare(
+                    cohort, self.methods, self.out, seeds=self.seeds, splits=self.splits, n_subgroups=self.subgroups,
+                    settings=settings, test=test, held_out=self.held_out, isolated=self.isolated, progress=progress,
+                    note=lambda text: say(text, ERR),
+                )  # fmt: skip
+        except KeyboardInterrupt:
+            say(f"phenogroups: stopped; finished cells are kept in {self.out}, the same command goes on.", ERR)
+            return 130
+        say_what_was_compared(found)
+        return 1 if found.failures else 0
+
+    def who(self) -> "tuple[Cohort | Study, Cohort | None]":
+        """The cohort or example asked for, and the test cohort if there is one."""
+        from phenogroups.data.examples.named import EXAMPLES, example
+
+        if self.cohort in EXAMPLES:
+            given = [f.name for f in fields(TableColumns) if getattr(self, f.name) != f.default]
+            given += ["test"] if self.test is not None else []
+            if given:
+                options = ", ".join(f"--{name}" for name in given)
+                raise ValueError(f"Expected {options} only with a table. Received: the example {self.cohort}.")
+            with ERR.status(f"reading {self.cohort}"):
+                return example(self.cohort, data=self.data, labels=self.labels, subjects=self.subjects), None
+        given = [f"--{name}" for name in ("data", "labels", "subjects") if getattr(self, name) is not None]
+        if given or not Path(self.cohort).is_file():
+            missing = ", which is no file" if not given else f" with {', '.join(given)}, which are for examples"
+            raise ValueError(
+                f"Expected a table of subjects or an example cohort ({', '.join(EXAMPLES)}). "
+                f"Received: {self.cohort}{missing}."
+            )
+        cohort, spec = self.read(Path(self.cohort))
+        if self.test is None:
+            return cohort, None
+        test, _ = self.read(self.test, spec)
+        both = sorted({*cohort.group} & {*test.group}) if spec.group or spec.subject else []  # else rows have no names
+        if both:
+            raise ValueError(
+                f"Expected other people in the test table. Received: {', '.join(both[:5])} in both tables "
+                f"({len(both)} in all). Drop them from one."
+            )
+        return cohort, test
 
 
 @dataclass(frozen=True)
@@ -155,6 +261,7 @@ class Predict:
 Command = (
     Annotated[Demo, subcommand("demo")]
     | Annotated[Discover, subcommand("discover")]
+    | Annotated[Compare, subcommand("compare")]
     | Annotated[Predict, subcommand("predict")]
 )
 
@@ -171,14 +278,13 @@ def main(arguments: list[str] | None = None) -> int:
         description="Find disease subgroups by contrasting patients with healthy controls.",
     )
     try:
-        command.run()
+        return command.run() or 0
     except (ValueError, FloatingPointError, OSError) as error:
         say(f"phenogroups: {error}", ERR)
         return 2
     except KeyboardInterrupt:
         say("phenogroups: stopped; nothing was written.", ERR)
         return 130
-    return 0
 
 
 def say(text: str, where: Console = OUT) -> None:
@@ -195,6 +301,41 @@ def say_what_was_found(found: "Discovery") -> None:
     for sentence in found.sentences:
         say(sentence)
     say(f"Written: {found.folder}. Open {found.folder / 'report.html'} in a browser.")
+
+
+def say_what_was_compared(found: "Comparison") -> None:
+    from phenogroups.evaluation.comparison import comparison_table, legend
+
+    Console(width=500).print(comparison_table(found.summary))  # a narrow terminal folds lines, and loses no number
+    for sentence in legend(found.summary):
+        say(sentence)
+    for failure in found.failures:
+        say(failure)
+    say(f"Written: {found.folder} ({found.ran} of {len(found.cells)} cells were run now).")
+
+
+@contextmanager
+def comparing_bar() -> Iterator[Callable[["Step"], None]]:
+    """A line that says which cell is at work, how far it is and how long all will take; finished cells stay above."""
+    from datetime import timedelta
+
+    from rich.progress import BarColumn, Progress, SpinnerColumn
+
+    columns = (SpinnerColumn(), "{task.description}", BarColumn(20), "{task.fields[left]}")
+    with Progress(*columns, console=ERR, transient=True, disable=not ERR.is_terminal) as bar:
+        task = bar.add_task("starting", total=None, left="")
+
+        def show(step: "Step") -> None:
+            if step.doing in ("finished", "failed"):
+                say(str(step), ERR)
+                return
+            if step.doing == "begins" and not ERR.is_terminal:
+                say(str(step), ERR)
+            done = step.cell - 1 + step.epoch / (step.epochs or 1)
+            left = "" if step.left is None else f"{timedelta(seconds=round(step.left))} left"
+            bar.update(task, description=str(step), completed=done, total=step.cells, left=left)
+
+        yield show
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Pictures of a prediction: data in, figure out. No pyplot, so nothing global is left behind."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -35,6 +36,13 @@ SHARES = ("Gate entropy on controls", "Share of patients by subgroup")  # from n
 NOT_SHOWN = ("seconds", "learning_rate", "step")
 
 WIDTH = 7.0  # inches: the column of the page
+COLUMN = 3.5  # inches: one of two columns of a paper
+# by kind of method: words of the legend and colour
+LEARNS = {
+    "patients only": ("learns from patients only", COLORS[4]),
+    "patients and controls": ("learns from patients and controls", COLORS[5]),
+    "upper bound": ("upper bound: learns from the truth", GRAY),
+}
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -155,6 +163,60 @@ def history_figure(history: pd.DataFrame) -> Figure:
         ax.set_axis_off()
     figure.set_label(f"Curves over {len(history)} epochs: {', '.join(titles)}.")
     return figure
+
+
+@rc_context({**STYLE, "font.size": 7})
+def comparison_figure(
+    values: Mapping[str, Sequence[float]],  # method -> one score per seed; who has none is left out
+    kinds: Mapping[str, str],  # method -> what it learns from, a key of LEARNS
+    *,
+    chance: float,  # score of whoever guesses
+    label: str,
+) -> Figure:
+    """One bar per method, the best on top: the mean over seeds, its deviation, and every seed as a dot."""
+    known = {name: np.asarray(scores, dtype=float) for name, scores in values.items() if len(scores)}
+    if not known:
+        raise ValueError("Expected scores of at least one method. Received: none. Leave this figure out.")
+    names = sorted(known, key=lambda name: -known[name].mean())
+    present = [kind for kind in LEARNS if any(kinds[name] == kind for name in names)]
+    figure = Figure(figsize=(COLUMN, 0.17 * len(names) + 0.55 + 0.14 * (len(present) + 1)), layout="constrained")
+    ax = figure.subplots()
+    handles = []
+    for kind in present:
+        words, color = LEARNS[kind]
+        rows = [i for i, name in enumerate(names) if kinds[name] == kind]
+        means = [known[names[i]].mean() for i in rows]
+        handles.append(ax.barh(rows, means, height=0.7, color=color, label=words))
+    for i, name in enumerate(names):
+        scores, mean = known[name], known[name].mean()
+        spread = scores.std(ddof=1) if len(scores) > 1 else 0.0
+        # dots of equal height would hide each other
+        places = i + np.linspace(-0.22, 0.22, len(scores)) if len(scores) > 1 else [i]
+        dots = {"marker": "o", "markersize": 2.2, "markeredgecolor": "#FFFFFF", "markeredgewidth": 0.3}
+        ax.plot(scores, places, color="#333333", linestyle="none", zorder=4, clip_on=False, **dots)
+        if len(scores) > 1:
+            ax.errorbar(mean, i, xerr=spread, color="#000000", linewidth=0.8, capsize=1.5, capthick=0.8, zorder=3)
+        text = f"{mean:.3f}" + (f" ± {spread:.3f}" if len(scores) > 1 else "")
+        ax.annotate(
+            text, (1, i), (5, 0), ("axes fraction", "data"), "offset points", va="center", annotation_clip=False
+        )
+    handles.append(ax.axvline(chance, color="#333333", linestyle="--", linewidth=0.8, label=f"chance ({chance:.2f})"))
+    ax.set(xlim=(0, 1.0), ylim=(len(names) - 0.5, -0.5), xlabel=label)
+    ax.set_yticks(range(len(names)), [_shorten(name) for name in names])
+    ax.tick_params(axis="y", length=0)
+    figure.legend(handles=handles, loc="outside lower center", ncols=1, fontsize=7, labelspacing=0.2)
+    figure.set_label(
+        f"Bars of {label} by method: " + ", ".join(f"{name} {known[name].mean():.3f}" for name in names) + "."
+    )
+    return figure
+
+
+@rc_context({"svg.hashsalt": "phenogroups"})
+def as_file(figure: Figure, kind: Literal["png", "svg"]) -> bytes:
+    """Without date and version in it, so that equal figures are equal bytes."""
+    content = BytesIO()
+    figure.savefig(content, format=kind, dpi=300, metadata={"png": {"Software": None}, "svg": {"Date": None}}[kind])
+    return content.getvalue()
 
 
 def subgroup_name(k: int) -> str:

@@ -103,11 +103,12 @@ def read_tensors(folder: str | Path, recipe: Mapping[str, Any]) -> dict[str, Ten
         raise RunError(f"Expected a model in {path}. Received: {error}.") from error
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """The file appears complete or not at all."""
-    partial = path.with_name(path.name + ".partial")
+    # of this process: another one may be writing the same file
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(partial, path)
     except OSError as error:
         raise RunError(f"Expected to write {path}. Received: {error}.") from error

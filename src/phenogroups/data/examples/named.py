@@ -1,0 +1,65 @@
+"""Example cohorts by name, each with what is trained on and what is scored."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.examples.drawn import drawn_digits
+from phenogroups.data.examples.mnist import mnist, split_of_labels
+from phenogroups.data.examples.pneumonia import has_embeddings, pneumonia_embeddings
+from phenogroups.data.study import Study
+
+Given = str | Path | None
+HELD_OUT = 0.2  # share, where an example has no test cohort
+
+
+def example(name: str, *, data: Given = None, labels: Given = None, subjects: int | None = None) -> Study:
+    """`data`: the folder of public files; `labels`: a JSON file of known subgroups; `subjects`: so few, for a trial."""
+    if name not in EXAMPLES:
+        raise CohortError(f"Expected an example cohort among {', '.join(EXAMPLES)}. Received: {name!r}.")
+    if subjects is not None and subjects < 1:
+        raise CohortError(f"Expected at least 1 subject. Received: {subjects}.")
+    return EXAMPLES[name](data, labels, subjects)
+
+
+def _drawn(data: Given, labels: Given, subjects: int | None) -> Study:
+    if data is not None or labels is not None:
+        raise CohortError("Expected no files for the drawn cohort, which is drawn with its truth. Received: a path.")
+    return Study(drawn_digits() if subjects is None else drawn_digits(subjects), held_out=HELD_OUT)
+
+
+def _mnist(digit: int, data: Given, labels: Given, subjects: int | None) -> Study:
+    """Subgroups are scored on the split that the labels are of, diagnosis on the test images."""
+    labelled = None if labels is None else split_of_labels(labels)
+    train, test = (
+        _some(mnist(digit, data=data, split=split, labels=labels if labelled == split else None), subjects)
+        for split in ("train", "test")
+    )
+    return Study(train, train if labelled == "train" else test, test)
+
+
+def _pneumonia(data: Given, labels: Given, subjects: int | None) -> Study:
+    """The table of embeddings, scored on its test split if it is there with known kinds, else on patients held out."""
+    if has_embeddings(data, "test"):
+        test = _some(pneumonia_embeddings(data, split="test", labels=labels), subjects)
+        if test.truth is not None and (test.truth >= 0).any():
+            return Study(_some(pneumonia_embeddings(data), subjects), test)
+    return Study(_some(pneumonia_embeddings(data, labels=labels), subjects), held_out=HELD_OUT)
+
+
+def _some(cohort: Cohort, subjects: int | None) -> Cohort:
+    """Evenly spaced rows, so that all kinds stay in."""
+    if subjects is None or subjects >= len(cohort):
+        return cohort
+    return cohort[np.linspace(0, len(cohort) - 1, subjects).astype(int)]
+
+
+EXAMPLES: dict[str, Callable[[Given, Given, int | None], Study]] = {
+    "drawn": _drawn,
+    "mnist7": partial(_mnist, 7),
+    "mnist1": partial(_mnist, 1),
+    "pneumonia": _pneumonia,
+}

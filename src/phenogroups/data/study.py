@@ -1,0 +1,52 @@
+"""What methods are compared on: who is trained on and who is scored, in each of several runs."""
+
+import hashlib
+from dataclasses import dataclass
+
+from phenogroups.data.cohort import Cohort, CohortError
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """A cohort to train on and what to score on: a test cohort, or the share of the cohort that each run holds out."""
+
+    cohort: Cohort
+    test: Cohort | None = None  # scored in every run; None: the held-out share is
+    diagnosis_test: Cohort | None = None  # where the diagnosis is scored, if not with the subgroups
+    held_out: float | None = None  # share not trained on, another by each run; None: all are trained on
+
+    def __post_init__(self) -> None:
+        if self.test is None and self.held_out is None:
+            raise CohortError("Expected a test cohort or a share to hold out. Received neither. Hold out 0.2.")
+        for other in (self.test, self.diagnosis_test):
+            if other is not None and other.input_shape != self.cohort.input_shape:
+                raise CohortError(
+                    f"Expected test inputs of shape {self.cohort.input_shape}, as trained on. Received: "
+                    f"{other.input_shape} in {other.name}. Prepare both cohorts alike."
+                )
+
+    def parts(self, run: int) -> tuple[Cohort, Cohort, Cohort]:
+        """Who is trained on, whose subgroups are scored, whose diagnosis is scored; the same for all methods."""
+        train = left_out = self.cohort  # whoever holds out nobody has a test cohort
+        if self.held_out is not None:
+            train, left_out = self.cohort.split(self.held_out, run)
+        scored = left_out if self.test is None else self.test
+        return train, scored, scored if self.diagnosis_test is None else self.diagnosis_test
+
+    @property
+    def known_subgroups(self) -> int:
+        """How many subgroups are known where they are scored."""
+        scored = self.cohort if self.test is None else self.test
+        return 0 if scored.truth is None else len(set(scored.truth[scored.truth >= 0].tolist()))
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum of all that scores depend on beside the method: subjects, groups, truth and shares."""
+        digest = hashlib.sha256(repr(self.held_out).encode())
+        for cohort in (self.cohort, self.test, self.diagnosis_test):
+            if cohort is not None:
+                digest.update(cohort.fingerprint.encode())
+                digest.update("\x1f".join(cohort.group).encode())
+                digest.update(b"" if cohort.truth is None else cohort.truth.tobytes())
+            digest.update(b"\x1e")
+        return digest.hexdigest()

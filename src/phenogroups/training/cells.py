@@ -1,0 +1,111 @@
+"""Finished cells of a long table, each a small file of its own, so that whatever was computed is computed once."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+from phenogroups.training.run import RunError, versions, write_whole
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes on one folder may run a cell twice, and spoil nothing
+    fcntl = None
+
+LOCK = "lock"
+
+Found = dict[str, Any]  # what a cell's file holds
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One method with one seed; `key` is all that its numbers depend on."""
+
+    method: str
+    seed: int
+    settings: dict[str, Any]
+    key: dict[str, Any]
+    epochs: int | None = None  # None: a method without epochs
+
+    @cached_property
+    def digest(self) -> str:
+        return _checksum(self.key)
+
+    @property
+    def file(self) -> str:
+        return f"{self.method}-{self.seed}-{self.digest[:12]}.json"
+
+
+class Cells:
+    """A folder of them. Claims are locks of the operating system: whoever dies gives them back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> Self:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise RunError(f"Expected to write into {self.folder}. Received: {error}.") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    def files(self) -> set[str]:
+        return {path.name for path in self.folder.glob("*.json")}
+
+    def read(self, cell: Cell, note: Callable[[str], None] = lambda _: None) -> Found | None:
+        """What is known of a cell; a damaged file is as if it were not there."""
+        path = self.folder / cell.file
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if found.pop("sha256") != _checksum(found) or found["key"] != cell.key:
+                raise ValueError("its content is not what was written")
+            return found
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            note(f"Expected a finished cell in {path}. Received a damaged file ({error}). It is run again.")
+            return None
+
+    def write(self, cell: Cell, found: Mapping[str, Any]) -> None:
+        whole = {
+            "method": cell.method, "seed": cell.seed, **found, "when": datetime.now(UTC).isoformat(),
+            "versions": versions(), "key": cell.key,
+        }  # fmt: skip
+        text = json.dumps({**whole, "sha256": _checksum(whole)}, indent=1, allow_nan=False)
+        write_whole(self.folder / cell.file, text + "\n")
+
+    @contextmanager
+    def claim(self, cell: Cell | None) -> Iterator[bool]:
+        """Whether the cell is ours for now; None stands for what is made of all cells, and is waited for."""
+        place = 0 if cell is None else 1 + int(cell.digest[:12], 16)  # a byte of its own, which need not exist
+        ours = self._lockf("LOCK_EX" if cell is None else "LOCK_NB", place)
+        try:
+            yield ours
+        finally:
+            if ours:
+                self._lockf("LOCK_UN", place)
+
+    def _lockf(self, how: str, place: int) -> bool:
+        if fcntl is None:
+            return True
+        try:
+            fcntl.lockf(self._lock, getattr(fcntl, how) | (fcntl.LOCK_EX if how == "LOCK_NB" else 0), 1, place)
+        except (BlockingIOError, PermissionError):  # what POSIX says of a lock that another holds
+            return False
+        except OSError:  # a folder without locks, as some networks have: then as on Windows
+            return True
+        return True
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
