@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phenogroups.compare import compare
+    from phenogroups.comparison import compare
     from phenogroups.data.cohort import Cohort
     from phenogroups.data.examples.drawn import drawn_digits
     from phenogroups.discovery import discover
@@ -19,7 +19,7 @@ _CONTENTS = {
     "Prediction": "phenogroups.methods",
     "load": "phenogroups.methods",
     "discover": "phenogroups.discovery",
-    "compare": "phenogroups.compare",
+    "compare": "phenogroups.comparison",
     "score": "phenogroups.evaluation.scores",
 }
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg, subcommand
 
 if TYPE_CHECKING:
-    from phenogroups.compare import Comparison, Step
+    from phenogroups.comparison import Comparison, Step
     from phenogroups.data.cohort import Cohort
     from phenogroups.data.study import Study
     from phenogroups.data.tables import TableSpec
@@ -186,7 +186,7 @@ class Compare(TableColumns):
 
     def run(self) -> int:
         with ERR.status("starting"):
-            from phenogroups.compare import build_methods, check_folder, compare
+            from phenogroups.comparison import build_methods, check_folder, compare
 
         settings = parse_settings(self.set)
         build_methods(self.methods, settings, self.subgroups or 2)  # a wrong one is said before anything is read
@@ -304,7 +304,7 @@ def say_what_was_found(found: "Discovery") -> None:
 
 
 def say_what_was_compared(found: "Comparison") -> None:
-    from phenogroups.evaluation.comparison import comparison_table, legend
+    from phenogroups.evaluation.ranking import comparison_table, legend
 
     Console(width=500).print(comparison_table(found.summary))  # a narrow terminal folds lines, and loses no number
     for sentence in legend(found.summary):

@@ -5,7 +5,6 @@ Every finished cell (a method and a seed) is at once a file of its own in the fo
 
 import json
 import math
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -23,8 +21,8 @@ from rich.console import Console
 
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.study import Study
-from phenogroups.evaluation import comparison
-from phenogroups.evaluation.comparison import COSTS, KINDS, RANKED, TITLES
+from phenogroups.evaluation import ranking
+from phenogroups.evaluation.ranking import COSTS, KINDS, RANKED, TITLES
 from phenogroups.evaluation.scores import SCORE_NAMES, score
 from phenogroups.methods import METHODS, Method, build_method, settings_of
 from phenogroups.training.cells import Cell, Cells, Found
@@ -73,9 +71,9 @@ class Comparison:
 
     def __str__(self) -> str:
         page = Console(file=StringIO(), width=500)
-        page.print(comparison.comparison_table(self.summary))
+        page.print(ranking.comparison_table(self.summary))
         lines = [line.rstrip() for line in page.file.getvalue().splitlines()]  # pyright: ignore
-        return "\n".join([*filter(None, lines), *comparison.legend(self.summary), *self.failures])
+        return "\n".join([*filter(None, lines), *ranking.legend(self.summary), *self.failures])
 
 
 def compare(
@@ -295,15 +293,15 @@ def _write(
     from phenogroups.report.figures import as_file, comparison_figure
 
     cells = pd.DataFrame([_row(cell, result) for cell, result in found.items()])
-    summary = comparison.summarise(cells, kinds)
+    summary = ranking.summarise(cells, kinds)
     failures = [
         f"{cell.method}, seed {cell.seed}, failed: {result['error']}"
         for cell, result in found.items() if result["status"] == "failed"
     ]  # fmt: skip
     unit = "train/validation splits" if about["splits"] else "seeds"
     caption = (
-        f"Balanced accuracies on {comparison.latex_text(study.cohort.name)}, mean$\\pm$deviation over {about['seeds']} "
-        f"{unit}. (*) indicates that the best method is significantly better ($p \\leq {comparison.ALPHA}$) than every "
+        f"Balanced accuracies on {ranking.latex_text(study.cohort.name)}, mean$\\pm$deviation over {about['seeds']} "
+        f"{unit}. (*) indicates that the best method is significantly better ($p \\leq {ranking.ALPHA}$) than every "
         "other by Welch's two-sample t-test."
     )
     if len({kind for kind in kinds.values() if kind != KINDS[-1]}) > 1:
@@ -313,7 +311,7 @@ def _write(
             (folder / name).unlink(missing_ok=True)
         write_whole(folder / "compare.csv", cells.to_csv(index=False))
         write_whole(folder / "summary.csv", summary.to_csv(index=False))
-        write_whole(folder / "table.tex", comparison.latex_table(summary, caption))
+        write_whole(folder / "table.tex", ranking.latex_table(summary, caption))
         shown = next((name for name in ("subgroup_bacc", "class_bacc") if cells[name].notna().any()), None)
         if shown is not None:
             values = {name: cells.loc[cells["method"] == name, shown].dropna().to_list() for name in summary["method"]}
@@ -378,13 +376,3 @@ def _study(cohort: Cohort | Study, test: Cohort | None, held_out: float | None, 
     if share is not None and not 0 < share < 1:
         raise ValueError(f"Expected a share between 0 and 1 to hold out. Received: {share}.")
     return replace(study, held_out=share)
-
-
-class _Callable(ModuleType):
-    """`phenogroups.compare` is this file to Python and the function to a user: the file answers as the function."""
-
-    def __call__(self, *arguments: Any, **options: Any) -> Comparison:
-        return compare(*arguments, **options)
-
-
-sys.modules[__name__].__class__ = _Callable

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_ind
 
-from phenogroups.evaluation.comparison import (
+from phenogroups.evaluation.ranking import (
     COSTS,
     RANKED,
     comparison_table,
