@@ -10,27 +10,42 @@ from typing import Any
 import numpy as np
 
 from phenogroups.data.augment import Augmentation
+from phenogroups.methods.autoencoder import Autoencoder
 from phenogroups.methods.base import DeepMethod, Method, Prediction
 from phenogroups.methods.classifier import Classifier
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL
+from phenogroups.methods.foundation import Foundation
+from phenogroups.methods.gaussian_mixture import PlainGaussianMixture
 from phenogroups.methods.kmeans import PlainKMeans
+from phenogroups.methods.mixture_of_experts import MixtureOfExperts
+from phenogroups.methods.scan import SCAN
 from phenogroups.methods.simclr import SimCLR
 from phenogroups.methods.supcon import SupCon
+from phenogroups.methods.supervised import SupervisedSubgroups
+from phenogroups.methods.vae import VAE
 from phenogroups.training.run import RunError, read_recipe, read_tensors
 
 METHODS: dict[str, Callable[..., Method]] = {
     "deep_ucsl": DeepUCSL,
     "deep_ucsl_paper": partial(DeepUCSL, **PAPER),
     "kmeans": PlainKMeans,
+    "gaussian_mixture": PlainGaussianMixture,
+    "foundation": Foundation,
+    "autoencoder": Autoencoder,
+    "vae": VAE,
+    "scan": SCAN,
     "simclr": SimCLR,
     "morpho_simclr": partial(SimCLR, augmentation="digits_morpho"),
     "classifier": Classifier,
     "supcon": SupCon,
     "morpho_supcon": partial(SupCon, augmentation="digits_morpho"),
+    "mixture_of_experts": MixtureOfExperts,
+    "supervised_upper_bound": SupervisedSubgroups,
 }
 
 __all__ = [
-    "METHODS", "Classifier", "DeepMethod", "DeepUCSL", "Method", "PlainKMeans", "Prediction", "SimCLR", "SupCon",
+    "METHODS", "SCAN", "VAE", "Autoencoder", "Classifier", "DeepMethod", "DeepUCSL", "Foundation", "Method",
+    "MixtureOfExperts", "PlainGaussianMixture", "PlainKMeans", "Prediction", "SimCLR", "SupCon", "SupervisedSubgroups",
     "build_method", "load", "name_of", "settings_of",
 ]  # fmt: skip
 
