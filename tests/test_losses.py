@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from phenogroups.losses import (
+    balanced_cross_entropy,
     contrastive,
     experts_loss,
     gate_loss,
@@ -47,6 +48,14 @@ def test_gate_loss_equals_a_direct_sum(setting):
     p = gate.exp() / gate.exp().sum(1, keepdim=True)
     expected = -sum(q[i, k].item() * math.log(p[i, k]) for i in rows for k in range(3)) / len(rows)
     assert gate_loss(gate, q, diagnosis.double()).item() == pytest.approx(expected)
+
+
+def test_balanced_cross_entropy_is_the_mean_of_the_means_of_classes(setting):
+    logits, labels = setting[0], torch.tensor([0] * 9 + [2] * 3)  # nobody of class 1
+    p = logits.exp() / logits.exp().sum(1, keepdim=True)
+    of_classes = [sum(-math.log(p[i, k]) for i in rows) / len(rows) for k, rows in ((0, range(9)), (2, range(9, 12)))]
+    assert balanced_cross_entropy(logits, labels).item() == pytest.approx(sum(of_classes) / 2)
+    assert balanced_cross_entropy(logits[:0], labels[:0]).item() == 0
 
 
 def test_bound_is_below_the_likelihood_and_tight_at_the_posterior(setting):

@@ -63,7 +63,7 @@ def discover(
     for name, other in (beside or {}).items():
         scores[name] = score(test, other.fit(train).predict_cohort(test))
     subgroups = pd.concat([subgroup_table(train, seen, "train"), subgroup_table(test, new, "held-out")])
-    sentences = method.caveats() + summary(train, test, new, next(iter(scores.values())))
+    sentences = method.caveats() + summary(method, train, test, new, next(iter(scores.values())))
     history = pd.DataFrame(getattr(method, "history_", []))
     with new_run_folder(folder) as partial:
         write_model(partial, recipe, method.tensors())
@@ -102,23 +102,22 @@ def prediction_columns(prediction: Prediction) -> dict[str, np.ndarray]:
     return columns if prediction.diagnosis is None else {**columns, "p_patient": prediction.diagnosis}
 
 
-def summary(train: Cohort, test: Cohort, new: Prediction, scores: Scores) -> list[str]:
+def summary(method: Method, train: Cohort, test: Cohort, new: Prediction, scores: Scores) -> list[str]:
     """The findings in plain sentences."""
     k = new.subgroup.shape[1]
     sizes = np.bincount(new.subgroup[test.is_patient].argmax(axis=1), minlength=k)
     shares = ", ".join(f"{subgroup_letter(i)} {n / sizes.sum():.0%} ({n})" for i, n in enumerate(sizes))
+    controls = f"contrasted with {(~train.is_patient).sum()} controls" if method.needs_controls else "without controls"
     said = [
-        f"{k} subgroups were looked for among {train.is_patient.sum()} patients, contrasted with "
-        f"{(~train.is_patient).sum()} controls; {len(test)} further subjects were held out.",
+        f"{k} subgroups were looked for among {train.is_patient.sum()} patients, {controls}; "
+        f"{len(test)} further subjects were held out.",
         f"Among the {sizes.sum()} held-out patients: {shares}.",
     ]
     if scores.class_bacc is not None:
         said.append(f"Held-out patients are told from controls with a balanced accuracy of {scores.class_bacc:.3f}.")
     if scores.subgroup_bacc is not None:
-        said.append(
-            "Against the known subgroups, which were not used in training, balanced accuracy is "
-            f"{scores.subgroup_bacc:.3f}."
-        )
+        used = "the method was trained on" if method.reads_truth else "were not used in training"
+        said.append(f"Against the known subgroups, which {used}, balanced accuracy is {scores.subgroup_bacc:.3f}.")
     said.append(
         "The number of subgroups was given, not found: this run does not show that there are subgroups at all, "
         "nor that they are not age, sex or scanner."

@@ -33,6 +33,13 @@ def diagnosis_loss(logit: Tensor, diagnosis: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logit, diagnosis.to(logit), weight=weight)
 
 
+def balanced_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over the classes present of the mean cross-entropy in each; 0 of nobody."""
+    counts = torch.bincount(labels, minlength=logits.shape[1])
+    each = F.cross_entropy(logits, labels, reduction="none")
+    return (each / counts[labels]).sum() / (counts > 0).sum().clamp_min(1)
+
+
 def info_nce(a: Tensor, b: Tensor, temperature: float) -> Tensor:
     """NT-Xent (Chen et al. 2020, Eq. 1): of all other 2n - 1 views, a view must recognise its own other one."""
     return contrastive(a, b, torch.arange(len(a), device=a.device), temperature)

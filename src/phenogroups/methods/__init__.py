@@ -10,39 +10,59 @@ from typing import Any
 import numpy as np
 
 from phenogroups.data.augment import Augmentation
+from phenogroups.methods.autoencoder import Autoencoder
 from phenogroups.methods.base import DeepMethod, Method, Prediction
 from phenogroups.methods.byol import BYOL
 from phenogroups.methods.classifier import Classifier
 from phenogroups.methods.deep_cluster import DeepCluster
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL
+from phenogroups.methods.foundation import Foundation
+from phenogroups.methods.gaussian_mixture import PlainGaussianMixture
 from phenogroups.methods.kmeans import PlainKMeans
+from phenogroups.methods.mixture_of_experts import MixtureOfExperts
 from phenogroups.methods.pcl import PCL
+from phenogroups.methods.scan import SCAN
 from phenogroups.methods.simclr import SimCLR
 from phenogroups.methods.supcon import SupCon
+from phenogroups.methods.supervised import SupervisedSubgroups
 from phenogroups.methods.swav import SwAV
+from phenogroups.methods.vae import VAE
 from phenogroups.methods.ws_deep_cluster import WSDeepCluster
 from phenogroups.training.run import RunError, read_recipe, read_tensors
 
+MORPHO = {"augmentation": "digits_morpho"}  # thinner and bolder strokes too, so that boldness is not learned
+
 METHODS: dict[str, Callable[..., Method]] = {
-    "deep_ucsl": DeepUCSL,
-    "deep_ucsl_paper": partial(DeepUCSL, **PAPER),
     "kmeans": PlainKMeans,
-    "simclr": SimCLR,
-    "morpho_simclr": partial(SimCLR, augmentation="digits_morpho"),
-    "classifier": Classifier,
-    "supcon": SupCon,
-    "morpho_supcon": partial(SupCon, augmentation="digits_morpho"),
-    "byol": BYOL,
-    "swav": SwAV,
+    "gaussian_mixture": PlainGaussianMixture,
     "deep_cluster": DeepCluster,
     "pcl": PCL,
-    "morpho_pcl": partial(PCL, augmentation="digits_morpho"),
+    "morpho_pcl": partial(PCL, **MORPHO),
+    "byol": BYOL,
+    "scan": SCAN,
+    "swav": SwAV,
+    "simclr": SimCLR,
+    "morpho_simclr": partial(SimCLR, **MORPHO),
+    "autoencoder": Autoencoder,
+    "vae": VAE,
+    "mixture_of_experts": MixtureOfExperts,
+    "classifier": Classifier,
+    "supcon": SupCon,
+    "morpho_supcon": partial(SupCon, **MORPHO),
+    "foundation": Foundation,
     "ws_deep_cluster": WSDeepCluster,
+    "deep_ucsl": DeepUCSL,
+    "deep_ucsl_paper": partial(DeepUCSL, **PAPER),
+    "deep_ucsl_paper_soft": partial(DeepUCSL, **PAPER, pseudo_labels="soft"),
+    "deep_ucsl_paper_hard": partial(DeepUCSL, **PAPER, pseudo_labels="hard"),
+    "deep_ucsl_paper_without_sinkhorn": partial(DeepUCSL, **{**PAPER, "clusterer": "kmeans"}),
+    "supervised_upper_bound": SupervisedSubgroups,
 }
 
 __all__ = [
-    "BYOL", "METHODS", "PCL", "Classifier", "DeepCluster", "DeepMethod", "DeepUCSL", "Method", "PlainKMeans",
-    "Prediction", "SimCLR", "SupCon", "SwAV", "WSDeepCluster", "build_method", "load", "name_of", "settings_of",
+    "BYOL", "METHODS", "PCL", "SCAN", "VAE", "Autoencoder", "Classifier", "DeepCluster", "DeepMethod", "DeepUCSL",
+    "Foundation", "Method", "MixtureOfExperts", "PlainGaussianMixture", "PlainKMeans", "Prediction", "SimCLR", "SupCon",
+    "SupervisedSubgroups", "SwAV", "WSDeepCluster", "build_method", "load", "name_of", "settings_of",
 ]  # fmt: skip
 
 

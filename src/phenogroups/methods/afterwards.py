@@ -23,6 +23,14 @@ class Centroids:
         return inverse_square_proportions(squared_distances((z - self.center) / self.scale, self.centroids))
 
 
+def centroids_of(patients: Tensor, n_subgroups: int, scaler: Scaler, *, n_starts: int = 10, seed: int) -> Centroids:
+    """K-means on embeddings of patients, scaled by their own statistics."""
+    center, scale = scaling(patients, scaler)
+    z = (patients - center) / scale
+    found = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=n_starts, seed=seed)
+    return Centroids(center, scale, found.centroids)
+
+
 @dataclass(eq=False, repr=False)
 class ClusteredAfterwards(DeepMethod):
     epochs: int = 10
@@ -32,10 +40,7 @@ class ClusteredAfterwards(DeepMethod):
     beliefs_type: ClassVar[type] = Centroids
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
-        patients = embedding[diagnosis == 1]
-        center, scale = scaling(patients, self.scaler)
-        found = sinkhorn_kmeans((patients - center) / scale, self.n_subgroups, balance=0, seed=self.seed)
-        return Centroids(center, scale, found.centroids)
+        return centroids_of(embedding[diagnosis == 1], self.n_subgroups, self.scaler, seed=self.seed)
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         return {"subgroup": beliefs.proportions(self.project(network, embedding))}

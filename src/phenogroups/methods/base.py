@@ -20,7 +20,10 @@ from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_e
 from phenogroups.networks.network import Network
 from phenogroups.training.em import Embed, Progress, expectation_maximisation, read_all
 
-LEAST = {"n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0}  # of settings that count
+LEAST = {  # of settings that count
+    "n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0, "n_starts": 1, "components": 1,
+    "neighbours": 1, "latent": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,11 @@ class Prediction:
     diagnosis: np.ndarray | None  # (n,): probability of being a patient; None without a diagnosis head
     embedding: np.ndarray  # (n, dims)
     by_centroid: np.ndarray | None = None  # (n, subgroups): read from the centroids instead of the gate
+
+    @classmethod
+    def of_tensors(cls, found: dict[str, Tensor]) -> "Prediction":
+        arrays: dict[str, Any] = {name: values.numpy() for name, values in found.items()}
+        return cls(**{"diagnosis": None, **arrays})
 
     def __getitem__(self, rows: Any) -> "Prediction":
         some: dict[str, Any] = {name: None if values is None else values[rows] for name, values in vars(self).items()}
@@ -45,6 +53,8 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     seed: int = 0  # same seed, same bits
 
     needs_controls: ClassVar[bool] = True  # whether the diagnosis is learned from
+    reads_truth: ClassVar[bool] = False  # whether it is told the known subgroups, as only an upper bound may be
+    takes_images: ClassVar[bool] = True  # False: only a table of features
 
     def fit(self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None) -> Self:
         """Learn from a cohort, or from inputs X and diagnosis y: of its two values, the greater is the patient."""
@@ -105,7 +115,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
             except TypeCheckError:
                 kind = hints[f.name].__name__ if isinstance(hints[f.name], type) else str(hints[f.name])
                 raise ValueError(f"Expected {f.name} as {kind}. Received: {value!r}.") from None
-            if f.name in LEAST and plain < LEAST[f.name]:
+            if f.name in LEAST and plain is not None and plain < LEAST[f.name]:
                 raise ValueError(f"Expected {f.name} of at least {LEAST[f.name]}. Received: {value!r}.")
 
     # what a method supplies
@@ -224,8 +234,8 @@ class DeepMethod(Method):
         """Which of several starts goes on after the warm-up, and with which beliefs; `features` if they are a table."""
         return 0, self.e_step(encoders[0](), diagnosis, None, self.warmup)
 
-    def moved(self, before: Any, after: Any, diagnosis: Tensor) -> float:
-        """How many patients an E-step put into another subgroup, as a share of the smallest subgroup."""
+    def moved(self, before: Any, after: Any, diagnosis: Tensor) -> float | None:
+        """How many patients an E-step put into another subgroup, as a share of the smallest; None: it does not say."""
         was, now = (beliefs.q[diagnosis == 1].argmax(1) for beliefs in (before, after))
         smallest = torch.bincount(now, minlength=self.n_subgroups).min().clamp_min(1)
         return ((was != now).sum() / smallest).item()
@@ -278,8 +288,7 @@ class DeepMethod(Method):
             self.encoder_of(self.network_), inputs,
             lambda z: {"embedding": z, **self.read(self.network_, z, self.beliefs_)},
         )  # fmt: skip
-        arrays: dict[str, Any] = {name: values.numpy() for name, values in found.items()}
-        return Prediction(**{"diagnosis": None, **arrays})
+        return Prediction.of_tensors(found)
 
     def tensors(self) -> dict[str, Tensor]:
         beliefs = {f"beliefs.{f.name}": getattr(self.beliefs_, f.name) for f in fields(self.beliefs_)}

@@ -9,34 +9,23 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from phenogroups.clustering.kmeans import inverse_square_proportions, squared_distances
-from phenogroups.data.batches import read_in_blocks
-from phenogroups.data.cohort import Cohort
-from phenogroups.methods.base import Method, Prediction
-from phenogroups.training.em import Progress
+from phenogroups.methods.without_network import WithoutNetwork
+
+
+@dataclass(frozen=True)
+class Means:
+    centroids: Tensor  # (subgroups, numbers of an input)
 
 
 @dataclass(eq=False, repr=False)
-class PlainKMeans(Method):
-    n_starts: int = 10  # K-means++ starts
-
+class PlainKMeans(WithoutNetwork):
     needs_controls: ClassVar[bool] = False
+    beliefs_type: ClassVar[type] = Means
 
-    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
-        vectors = cohort.patients.inputs.reshape(int(cohort.is_patient.sum()), -1)
+    def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Means:
         found = KMeans(self.n_subgroups, n_init=self.n_starts, random_state=self.seed).fit(vectors)
-        self.centroids_ = torch.as_tensor(found.cluster_centers_, dtype=torch.float32)
+        return Means(torch.as_tensor(found.cluster_centers_, dtype=torch.float32))
 
-    def _predict(self, inputs: np.ndarray) -> Prediction:
-        def read(x: Tensor) -> dict[str, Tensor]:
-            vectors = x.flatten(1)
-            squared = squared_distances(vectors.double(), self.centroids_.double())
-            return {"subgroup": inverse_square_proportions(squared), "embedding": vectors}
-
-        found = read_in_blocks(inputs, read)
-        return Prediction(found["subgroup"].numpy(), None, found["embedding"].numpy())
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"centroids": self.centroids_}
-
-    def _restore(self, tensors: dict[str, Tensor]) -> None:
-        self.centroids_ = tensors["centroids"]
+    def read(self, vectors: Tensor, beliefs: Means) -> dict[str, Tensor]:
+        squared = squared_distances(vectors.double(), beliefs.centroids.double())
+        return {"subgroup": inverse_square_proportions(squared), "embedding": vectors}

@@ -12,27 +12,19 @@ from torch import Tensor, nn
 
 from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.data.batches import Batch
-from phenogroups.methods.base import DeepMethod
+from phenogroups.methods.end_to_end import EndToEnd
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.heads import projection
 from phenogroups.networks.network import Network
 
 
-@dataclass(frozen=True)
-class Beliefs:
-    """None of its own: the prototypes are weights of the network."""
-
-
 @dataclass(eq=False, repr=False)
-class SwAV(DeepMethod):
-    epochs: int = 10
+class SwAV(EndToEnd):
     temperature: float = 0.1  # of the predicted codes
     epsilon: float = 0.05  # Sinkhorn temperature of the codes to be predicted
 
     needs_controls: ClassVar[bool] = False
     views: ClassVar[int] = 2
-    e_step_each_epoch: ClassVar[bool] = False
-    beliefs_type: ClassVar[type] = Beliefs
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         # one prototype for each subgroup, where the paper has thousands: they are the clusters here
@@ -56,9 +48,6 @@ class SwAV(DeepMethod):
 
     def after_step(self, network: Network) -> None:
         normalise(network.heads["prototypes"])
-
-    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Beliefs:
-        return Beliefs()
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         return {"subgroup": (self.scores(network, embedding) / self.temperature).softmax(1)}

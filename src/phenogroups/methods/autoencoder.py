@@ -1,0 +1,39 @@
+"""Autoencoder: patients are copied through a short code, on which K-means follows (Hinton & Salakhutdinov 2006)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from torch import Tensor, nn
+
+from phenogroups.data.augment import Augmentation, resolve_augmentation
+from phenogroups.data.batches import Batch
+from phenogroups.methods.afterwards import ClusteredAfterwards
+from phenogroups.networks.decoders import Decoder, build_decoder
+from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.network import Network
+
+
+@dataclass(eq=False, repr=False)
+class Autoencoder(ClusteredAfterwards):
+    needs_controls: ClassVar[bool] = False
+
+    def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
+        return {"decoder": build_decoder(encoder.dim, input_shape)}
+
+    def build(self, input_shape: tuple[int, ...], inputs: np.ndarray | None = None) -> Network:
+        network = super().build(input_shape, inputs)
+        if inputs is not None:
+            self.decoder(network).fit_scaling(inputs)
+        return network
+
+    def augment(self, input_shape: tuple[int, ...]) -> Augmentation:
+        """A batch holds nothing but views, so it is a view that is copied: unless asked for, the plain input."""
+        return resolve_augmentation("none" if self.augmentation == "auto" else self.augmentation)
+
+    def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
+        x = batch.views[0]
+        return {"reconstruction": self.decoder(network).squared_error(network.encoder(x), x).mean()}
+
+    def decoder(self, network: Network) -> Decoder:
+        return cast(Decoder, network.heads["decoder"])

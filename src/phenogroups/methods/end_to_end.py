@@ -1,0 +1,24 @@
+"""Methods whose heads are trained from start to end by what is known: no E-step concludes anything."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from phenogroups.methods.base import DeepMethod
+
+
+@dataclass(frozen=True)
+class NoBeliefs:
+    """The heads say everything."""
+
+
+@dataclass(eq=False, repr=False)
+class EndToEnd(DeepMethod):
+    epochs: int = 10
+
+    e_step_each_epoch: ClassVar[bool] = False
+    beliefs_type: ClassVar[type] = NoBeliefs
+
+    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> NoBeliefs:
+        return NoBeliefs()

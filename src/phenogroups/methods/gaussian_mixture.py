@@ -1,0 +1,66 @@
+"""Gaussian mixture on pixels or features of the patients, each subgroup with its own shape (scikit-learn's EM)."""
+
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import ClassVar
+
+import numpy as np
+import torch
+from sklearn.decomposition import PCA
+from sklearn.mixture import GaussianMixture
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+from phenogroups.methods.without_network import WithoutNetwork
+
+FAINTEST = 1e-6  # variance of a component, as a share of the first, that scikit-learn's ridge would drown
+MAX_ITERATIONS = 1000
+
+
+@dataclass(frozen=True)
+class Gaussians:
+    center: Tensor  # (numbers of an input,)
+    basis: Tensor  # (numbers of an input, components): principal axes of the patients, in units of the mixture
+    means: Tensor  # (subgroups, components)
+    whitening: Tensor  # (subgroups, components, components): makes a subgroup's covariance one
+    log_sizes: Tensor  # (subgroups,)
+
+
+@dataclass(eq=False, repr=False)
+class PlainGaussianMixture(WithoutNetwork):
+    # a covariance of 1,024 pixels has half a million numbers, more than any cohort can tell; of ten components, 55
+    components: int = 10  # principal components of the patients in which they are clustered, at most
+
+    needs_controls: ClassVar[bool] = False
+    beliefs_type: ClassVar[type] = Gaussians
+
+    def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Gaussians:
+        # pixels share one unit, features have each their own
+        table = len(self.input_shape_) == 1
+        x = vectors.astype(np.float64 if table else np.float32)
+        scale = StandardScaler().fit(x).scale_ if table else np.ones(x.shape[1])
+        x /= scale
+        pca = PCA(min(self.components, len(x) - 1, x.shape[1]), random_state=self.seed).fit(x)
+        variance = pca.explained_variance_
+        kept = variance >= FAINTEST * variance[0]
+        center, axes, deviation = pca.mean_, pca.components_[kept].T, np.sqrt(np.where(variance > 0, variance, 1))[kept]
+        fits = []
+        # starts are by K-means, which sees what is loud in the first units and what is faint in the second
+        for units in (np.full_like(deviation, deviation[0]), deviation):
+            mixture = GaussianMixture(
+                self.n_subgroups, n_init=self.n_starts, max_iter=MAX_ITERATIONS, random_state=self.seed
+            ).fit((x - center) @ (axes / units))
+            fits.append((mixture.lower_bound_ - np.log(units).sum(), units, mixture))
+        _, units, found = max(fits, key=itemgetter(0))  # the likelier in one and the same space
+        learned = (
+            center * scale, axes / units / scale[:, None],
+            found.means_, found.precisions_cholesky_, np.log(found.weights_),
+        )  # fmt: skip
+        # contiguous, as a model file makes them: matrix products of other strides round differently
+        return Gaussians(*(torch.as_tensor(np.ascontiguousarray(t)).double() for t in learned))
+
+    def read(self, vectors: Tensor, beliefs: Gaussians) -> dict[str, Tensor]:
+        z = (vectors.double() - beliefs.center) @ beliefs.basis
+        away = (z - beliefs.means[:, None]) @ beliefs.whitening  # (subgroups, n, components)
+        log_density = beliefs.whitening.diagonal(dim1=1, dim2=2).log().sum(1) - away.square().sum(2).T / 2
+        return {"subgroup": torch.softmax(beliefs.log_sizes + log_density, dim=1), "embedding": z.float()}

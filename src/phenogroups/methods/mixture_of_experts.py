@@ -1,0 +1,35 @@
+"""Mixture of experts: a gate learns which of several classifiers to ask, from the diagnosis alone (Chen et al. 2022).
+
+The gate, p(c | x), is read as the subgroup; nothing but the diagnosis tells it how to divide the patients.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from phenogroups.data.batches import Batch
+from phenogroups.losses import diagnosis_loss, mixture_of_experts_logit
+from phenogroups.methods.end_to_end import EndToEnd
+from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.network import Network
+
+
+@dataclass(eq=False, repr=False)
+class MixtureOfExperts(EndToEnd):
+    def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
+        # linear on one encoder, as those of Deep UCSL; in the original each expert is a network of its own
+        return {name: nn.Linear(encoder.dim, self.n_subgroups) for name in ("experts", "gate")}
+
+    def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
+        """- log sum_k p(c=k | x) p(y | x, c=k).
+
+        All experts are asked, weighted by the gate; the original asks only its first choice, after adding noise.
+        """
+        z = network.encoder(batch.views[0])
+        logit = mixture_of_experts_logit(network.heads["experts"](z), network.heads["gate"](z))
+        return {"classification": diagnosis_loss(logit, batch.diagnosis)}
+
+    def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
+        gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)
+        return {"subgroup": gate.softmax(1), "diagnosis": mixture_of_experts_logit(experts, gate).sigmoid()}

@@ -1,0 +1,112 @@
+"""SCAN: what looks alike after a pretext task must fall into one cluster (Van Gansbeke et al. 2020).
+
+Three stages: SimCLR; then a patient and its neighbours get the same cluster; then the surest predictions are labels.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phenogroups.data.batches import Batch
+from phenogroups.losses import balanced_cross_entropy, info_nce
+from phenogroups.methods.base import DeepMethod
+from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.heads import projection
+from phenogroups.networks.network import Network
+
+PATIENTS_PER_NEIGHBOUR = 20  # at least: among few patients, the twentieth nearest is not near
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    neighbours: Tensor  # (subjects, neighbours): positions in the cohort
+    self_labelling: Tensor  # (): whether the last stage has begun
+
+
+@dataclass(eq=False, repr=False)
+class SCAN(DeepMethod):
+    epochs: int = 10
+    pretext: float = 0.5  # share of the epochs that SimCLR takes
+    self_labelling: float = 0.2  # share of the epochs, the last, in which sure predictions are labels
+    neighbours: int = 20  # of each patient, at most
+    temperature: float = 0.1  # of SimCLR
+    entropy_weight: float = 5.0  # of clusters being used alike: without it, one cluster would hold everybody
+    threshold: float = 0.99  # probability from which a prediction is a label
+
+    needs_controls: ClassVar[bool] = False
+    views: ClassVar[int] = 2
+    beliefs_type: ClassVar[type] = Neighbours
+
+    @property
+    def warmup(self) -> int:  # pyright: ignore
+        return min(round(self.pretext * self.epochs), self.epochs - 1)  # the clusters need an epoch
+
+    def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
+        # the original trains ten cluster heads and keeps the one of lowest loss
+        return {"projection": projection(encoder.dim), "cluster": nn.Linear(encoder.dim, self.n_subgroups)}
+
+    def project(self, network: Network, embedding: Tensor) -> Tensor:
+        return network.heads["projection"](embedding)  # where SimCLR compares, and where the original mines
+
+    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Neighbours | None, epoch: int) -> Neighbours:
+        if previous is None:
+            count = min(self.neighbours, max(1, len(embedding) // PATIENTS_PER_NEIGHBOUR))
+            previous = Neighbours(nearest(embedding, count), torch.tensor(False))
+        if epoch == self.epochs:  # nobody needs the neighbours of training any more, the model file least of all
+            return replace(previous, neighbours=previous.neighbours[:0])
+        begins = self.epochs - min(round(self.self_labelling * self.epochs), self.epochs - self.warmup - 1)
+        return replace(previous, self_labelling=torch.tensor(epoch >= begins))
+
+    def partners(self, index: Tensor, beliefs: Neighbours | None) -> Tensor | None:
+        if beliefs is None or beliefs.self_labelling:
+            return None
+        near = beliefs.neighbours[index]
+        return near.gather(1, torch.randint(near.shape[1], (len(near), 1), device=near.device)).squeeze(1)
+
+    def losses(self, network: Network, batch: Batch, beliefs: Neighbours | None) -> dict[str, Tensor]:
+        if beliefs is None:
+            a, b = (network.heads["projection"](network.encoder(view)) for view in batch.views)
+            return {"contrast": info_nce(a, b, self.temperature)}
+        # of a patient and its neighbour, or of two views of a patient: here both are augmented alike
+        a, b = (network.heads["cluster"](network.encoder(view)) for view in (batch.views[0], batch.views[-1]))
+        if beliefs.self_labelling:
+            return {"self_labelling": self_labelling_loss(a, b, self.threshold)}
+        return {"consistency": consistency_loss(a, b), "entropy": -self.entropy_weight * entropy_of_mean(a)}
+
+    def moved(self, before: Any, after: Any, diagnosis: Tensor) -> None:
+        """Neighbours are mined once; who is in which subgroup, only the network knows."""
+
+    def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
+        return {"subgroup": network.heads["cluster"](embedding).softmax(1)}
+
+
+def nearest(z: Tensor, count: int, rows: int = 1024) -> Tensor:
+    """(n, count): positions of those most similar to each by cosine, itself left out; `rows` at once for memory."""
+    z = F.normalize(z, dim=1)
+    found = []
+    for first in range(0, len(z), rows):
+        similarity = z[first : first + rows] @ z.T
+        similarity.diagonal(first).fill_(-torch.inf)
+        found.append(similarity.topk(count, dim=1).indices)
+    return torch.cat(found)
+
+
+def consistency_loss(a: Tensor, b: Tensor) -> Tensor:
+    """- mean log <p(x), p(x')>, from logits (Eq. 2, first term)."""
+    return -torch.logsumexp(F.log_softmax(a, dim=1) + F.log_softmax(b, dim=1), dim=1).mean()
+
+
+def entropy_of_mean(logits: Tensor) -> Tensor:
+    """Of the mean prediction: highest when all clusters are used alike (Eq. 2, second term)."""
+    log_p = F.log_softmax(logits, dim=1).logsumexp(0) - torch.log(logits.new_tensor(len(logits)))
+    return -(log_p.exp() * log_p).sum()
+
+
+def self_labelling_loss(sure: Tensor, learner: Tensor, threshold: float) -> Tensor:
+    """Cross-entropy of one view on what the other is sure of, clusters counting alike; 0 where nobody is sure."""
+    probability, label = sure.detach().softmax(1).max(dim=1)
+    rows = probability > threshold
+    return balanced_cross_entropy(learner[rows], label[rows])

@@ -1,0 +1,54 @@
+"""Supervised subgroups: cross-entropy on the true subgroups of the patients, the upper bound of what can be found.
+
+The only method that reads the truth. It discovers nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor, nn
+
+from phenogroups.data.batches import Batch
+from phenogroups.data.cohort import UNKNOWN, Cohort, CohortError
+from phenogroups.losses import balanced_cross_entropy
+from phenogroups.methods.end_to_end import EndToEnd
+from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.heads import projection
+from phenogroups.networks.network import Network
+from phenogroups.training.em import Progress
+
+
+@dataclass(eq=False, repr=False)
+class SupervisedSubgroups(EndToEnd):
+    needs_controls: ClassVar[bool] = False
+    reads_truth: ClassVar[bool] = True
+
+    def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
+        return {"subgroup": projection(encoder.dim, out=self.n_subgroups)}
+
+    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+        if cohort.truth is None:
+            raise CohortError(
+                f"Expected a cohort with truth, the known subgroups, for {type(self).__name__}. Received: none. "
+                "Fit Cohort(inputs, diagnosis, truth=...), or choose a method that needs no truth."
+            )
+        known = cohort.truth != UNKNOWN  # controls are left out with the patients nobody knows about
+        names, subgroup = np.unique(cohort.truth[known], return_inverse=True)
+        if len(names) != self.n_subgroups:
+            raise CohortError(
+                f"Expected {self.n_subgroups} known subgroups, as n_subgroups says. Received: {len(names)} among "
+                f"{known.sum()} patients of known truth. Set n_subgroups to their number."
+            )
+        self._train(cohort.inputs[known], subgroup, progress)  # in the place of the diagnosis, for `Batch` has no truth
+
+    def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
+        """Rare subgroups count like frequent ones, as in the balanced accuracy that this is the bound of."""
+        logits = network.heads["subgroup"](network.encoder(batch.views[0]))
+        return {"classification": balanced_cross_entropy(logits, batch.diagnosis)}
+
+    def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
+        return {"subgroup": network.heads["subgroup"](embedding).softmax(1)}
+
+    def caveats(self) -> list[str]:
+        return ["These subgroups were not found: the known ones were learned, to show how well that can be done."]

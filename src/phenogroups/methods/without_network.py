@@ -1,0 +1,40 @@
+"""Methods that take inputs as they are, pixels or features, and hold one E-step."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from phenogroups.data.batches import read_in_blocks
+from phenogroups.data.cohort import Cohort
+from phenogroups.methods.base import Method, Prediction
+from phenogroups.training.em import Progress
+
+
+@dataclass(eq=False, repr=False)
+class WithoutNetwork(Method):
+    n_starts: int = 10  # of the clustering; the best is kept
+
+    beliefs_type: ClassVar[type]  # the dataclass of tensors that `e_step` returns
+
+    def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Any:
+        """What is concluded from inputs as vectors (n, numbers); of the patients only unless `needs_controls`."""
+        raise NotImplementedError
+
+    def read(self, vectors: Tensor, beliefs: Any) -> dict[str, Tensor]:
+        """Fields of a Prediction from some inputs as vectors."""
+        raise NotImplementedError
+
+    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+        seen = cohort if self.needs_controls else cohort.patients
+        self.beliefs_ = self.e_step(seen.inputs.reshape(len(seen), -1), seen.diagnosis)
+
+    def _predict(self, inputs: np.ndarray) -> Prediction:
+        return Prediction.of_tensors(read_in_blocks(inputs, lambda x: self.read(x.flatten(1), self.beliefs_)))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(vars(self.beliefs_))
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        self.beliefs_ = self.beliefs_type(**tensors)
