@@ -7,15 +7,6 @@ from phenogroups.data.cohort import Cohort
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import METHODS
 
-FINDERS = {
-    "gaussian_mixture": {},
-    "foundation": {},
-    "autoencoder": {"epochs": 4, "steps": 20},
-    "vae": {"epochs": 4, "steps": 20},
-    "scan": {"epochs": 6, "steps": 20},
-    "supervised_upper_bound": {"epochs": 2, "steps": 15},
-}
-
 
 @pytest.fixture(scope="module")
 def stripes() -> Cohort:
@@ -39,14 +30,38 @@ def table() -> Cohort:
     return Cohort((inputs * [1, 1000, 1, 0.01, 1, 1e5]).astype(np.float32), ill, truth=truth)
 
 
-CASES = [
-    (name, kind) for name in FINDERS for kind in ("stripes", "table") if METHODS[name]().takes_images or kind == "table"
-]
+@pytest.fixture(scope="module")
+def marks() -> Cohort:
+    """Patients carry a bar or a chequerboard, controls carry nothing."""
+    rng = np.random.default_rng(0)
+    ill, truth = np.arange(120) % 2, np.where(np.arange(120) % 2, rng.integers(0, 2, 120), -1)
+    images = rng.normal(scale=0.3, size=(120, 1, 16, 16)).astype(np.float32)
+    images[truth == 0, :, 6:10] += 1
+    images[truth == 1] += 1.5 * (np.indices((16, 16)).sum(axis=0) % 2)
+    return Cohort(images, ill, truth=truth, name="marks")
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-def test_an_easy_split_is_found(name, kind, request):
-    method, cohort = METHODS[name](**FINDERS[name]), request.getfixturevalue(kind)
+LONGER, SHORTER = {"epochs": 4, "steps": 20}, {"epochs": 2, "steps": 15}
+FINDERS = {
+    ("stripes", "table"): {
+        "gaussian_mixture": {}, "autoencoder": LONGER, "vae": LONGER, "scan": {**LONGER, "epochs": 6},
+        "supervised_upper_bound": SHORTER,
+    },
+    ("table",): {"foundation": {}},
+    # on so small a table, instance discrimination spreads what lies together (PCL 0.83 to 0.92, SwAV 0.90 to 0.95)
+    ("marks",): {
+        "byol": SHORTER, "swav": SHORTER, "deep_cluster": SHORTER, "pcl": {**SHORTER, "warmup": 1},
+        "ws_deep_cluster": SHORTER,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "settings"),
+    [(kind, *method) for kinds, methods in FINDERS.items() for kind in kinds for method in methods.items()],
+)
+def test_an_easy_split_is_found(kind, name, settings, request):
+    method, cohort = METHODS[name](**settings), request.getfixturevalue(kind)
     found = score(cohort, method.fit(cohort).predict_cohort(cohort))
     assert found.subgroup_bacc > 0.9
     assert found.class_bacc is None or found.class_bacc > 0.9
