@@ -11,7 +11,8 @@ from sklearn.base import clone
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.methods import METHODS, build_method, name_of, settings_of
 
-QUICK = {"epochs": 2, "steps": 2, "batch_size": 32, "restarts": 2}  # of the settings that a method has
+# of the settings that a method has; the paper's encoder has tests of its own and takes seconds for a handful of images
+QUICK = {"epochs": 2, "steps": 2, "batch_size": 32, "restarts": 2, "encoder": "auto", "n_consensus": 3}
 CASES = [
     (name, kind)
     for name, make in METHODS.items()
@@ -23,8 +24,8 @@ CASES = [
 def quick(name, cohort, **settings):
     known = {f.name: getattr(METHODS[name](), f.name) for f in fields(METHODS[name]())}
     chosen = {key: value for key, value in {**QUICK, **settings}.items() if key in known}
-    if cohort.inputs.ndim == 2 and "encoder" in known:
-        chosen |= {"encoder": "auto", "augmentation": "auto"}  # a preset may have chosen them for images
+    if cohort.inputs.ndim == 2 and "augmentation" in known:
+        chosen["augmentation"] = "auto"  # a preset may have chosen one for images
     return METHODS[name](**chosen)
 
 
