@@ -35,13 +35,16 @@ def sinkhorn_kmeans(
     balance: float = 1.0,  # 1: equal sizes as published; 0: plain K-means
     epsilon: float = 0.05,
     n_starts: int = 10,
+    start: Tensor | None = None,  # centroids to descend from instead
     max_iterations: int = 100,
     seed: int = 0,
 ) -> Clusters:
     """The best of `n_starts` K-means++ starts, by the inertia of the nearest centroid."""
+    if start is not None:
+        return _descend(z, start, balance, epsilon, max_iterations)
     best: Clusters | None = None
-    for start in range(n_starts):
-        centroids, _ = kmeans_plusplus(z.cpu().numpy(), n_subgroups, random_state=seed * n_starts + start)
+    for i in range(n_starts):
+        centroids, _ = kmeans_plusplus(z.cpu().numpy(), n_subgroups, random_state=seed * n_starts + i)
         found = _descend(
             z, torch.as_tensor(centroids, dtype=z.dtype, device=z.device), balance, epsilon, max_iterations
         )
