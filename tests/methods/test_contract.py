@@ -11,7 +11,13 @@ from sklearn.base import clone
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.methods import METHODS, build_method, name_of, settings_of
 
-QUICK = {"epochs": 2, "steps": 2, "batch_size": 32, "restarts": 2}  # of the settings that a method has
+QUICK = {
+    "epochs": 2,
+    "steps": 2,
+    "batch_size": 32,
+    "restarts": 2,
+    "n_consensus": 3,
+}  # of the settings that a method has
 
 
 def quick(name, cohort, **settings):

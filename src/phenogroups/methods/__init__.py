@@ -13,9 +13,11 @@ from phenogroups.data.augment import Augmentation
 from phenogroups.methods.base import DeepMethod, Method, Prediction
 from phenogroups.methods.classifier import Classifier
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL
+from phenogroups.methods.hydra import HYDRA
 from phenogroups.methods.kmeans import PlainKMeans
 from phenogroups.methods.simclr import SimCLR
 from phenogroups.methods.supcon import SupCon
+from phenogroups.methods.ucsl import UCSL
 from phenogroups.training.run import RunError, read_recipe, read_tensors
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -27,11 +29,14 @@ METHODS: dict[str, Callable[..., Method]] = {
     "classifier": Classifier,
     "supcon": SupCon,
     "morpho_supcon": partial(SupCon, augmentation="digits_morpho"),
+    "hydra": HYDRA,
+    "ucsl": UCSL,
+    "ucsl_max_margin": partial(UCSL, maximization="max_margin"),
 }
 
 __all__ = [
-    "METHODS", "Classifier", "DeepMethod", "DeepUCSL", "Method", "PlainKMeans", "Prediction", "SimCLR", "SupCon",
-    "build_method", "load", "name_of", "settings_of",
+    "HYDRA", "METHODS", "UCSL", "Classifier", "DeepMethod", "DeepUCSL", "Method", "PlainKMeans", "Prediction", "SimCLR",
+    "SupCon", "build_method", "load", "name_of", "settings_of",
 ]  # fmt: skip
 
 

@@ -20,7 +20,10 @@ from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_e
 from phenogroups.networks.network import Network
 from phenogroups.training.em import Embed, Progress, expectation_maximisation, read_all
 
-LEAST = {"n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0}  # of settings that count
+LEAST = {  # of settings that count
+    "n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0, "n_consensus": 1, "iterations": 1,
+    "components": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
             except TypeCheckError:
                 kind = hints[f.name].__name__ if isinstance(hints[f.name], type) else str(hints[f.name])
                 raise ValueError(f"Expected {f.name} as {kind}. Received: {value!r}.") from None
-            if f.name in LEAST and plain < LEAST[f.name]:
+            if f.name in LEAST and plain is not None and plain < LEAST[f.name]:
                 raise ValueError(f"Expected {f.name} of at least {LEAST[f.name]}. Received: {value!r}.")
 
     # what a method supplies
