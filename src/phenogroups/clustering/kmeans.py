@@ -36,13 +36,16 @@ def sinkhorn_kmeans(
     epsilon: float = 0.05,
     spherical: bool = False,  # centroids stay on the unit sphere, as `z` must: the nearest is the one of least angle
     n_starts: int = 10,
+    start: Tensor | None = None,  # centroids to descend from instead
     max_iterations: int = 100,
     seed: int = 0,
 ) -> Clusters:
     """The best of `n_starts` K-means++ starts, by the inertia of the nearest centroid."""
+    if start is not None:
+        return _descend(z, start, balance, epsilon, spherical, max_iterations)
     best: Clusters | None = None
-    for start in range(n_starts):
-        centroids, _ = kmeans_plusplus(z.cpu().numpy(), n_subgroups, random_state=seed * n_starts + start)
+    for i in range(n_starts):
+        centroids, _ = kmeans_plusplus(z.cpu().numpy(), n_subgroups, random_state=seed * n_starts + i)
         centroids = torch.as_tensor(centroids, dtype=z.dtype, device=z.device)
         found = _descend(z, centroids, balance, epsilon, spherical, max_iterations)
         if best is None or found.inertia < best.inertia:

@@ -18,6 +18,7 @@ from phenogroups.methods.deep_cluster import DeepCluster
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL
 from phenogroups.methods.foundation import Foundation
 from phenogroups.methods.gaussian_mixture import PlainGaussianMixture
+from phenogroups.methods.hydra import HYDRA
 from phenogroups.methods.kmeans import PlainKMeans
 from phenogroups.methods.mixture_of_experts import MixtureOfExperts
 from phenogroups.methods.pcl import PCL
@@ -26,7 +27,9 @@ from phenogroups.methods.simclr import SimCLR
 from phenogroups.methods.supcon import SupCon
 from phenogroups.methods.supervised import SupervisedSubgroups
 from phenogroups.methods.swav import SwAV
+from phenogroups.methods.ucsl import UCSL
 from phenogroups.methods.vae import VAE
+from phenogroups.methods.vae_ucsl import VAEUCSL
 from phenogroups.methods.ws_deep_cluster import WSDeepCluster
 from phenogroups.training.run import RunError, read_recipe, read_tensors
 
@@ -50,6 +53,10 @@ METHODS: dict[str, Callable[..., Method]] = {
     "supcon": SupCon,
     "morpho_supcon": partial(SupCon, **MORPHO),
     "foundation": Foundation,
+    "ucsl": UCSL,
+    "ucsl_max_margin": partial(UCSL, maximization="max_margin"),
+    "hydra": HYDRA,
+    "vae_ucsl": VAEUCSL,
     "ws_deep_cluster": WSDeepCluster,
     "deep_ucsl": DeepUCSL,
     "deep_ucsl_paper": partial(DeepUCSL, **PAPER),
@@ -60,10 +67,35 @@ METHODS: dict[str, Callable[..., Method]] = {
 }
 
 __all__ = [
-    "BYOL", "METHODS", "PCL", "SCAN", "VAE", "Autoencoder", "Classifier", "DeepCluster", "DeepMethod", "DeepUCSL",
-    "Foundation", "Method", "MixtureOfExperts", "PlainGaussianMixture", "PlainKMeans", "Prediction", "SimCLR", "SupCon",
-    "SupervisedSubgroups", "SwAV", "WSDeepCluster", "build_method", "load", "name_of", "settings_of",
-]  # fmt: skip
+    "BYOL",
+    "HYDRA",
+    "METHODS",
+    "PCL",
+    "SCAN",
+    "UCSL",
+    "VAE",
+    "VAEUCSL",
+    "Autoencoder",
+    "Classifier",
+    "DeepCluster",
+    "DeepMethod",
+    "DeepUCSL",
+    "Foundation",
+    "Method",
+    "MixtureOfExperts",
+    "PlainGaussianMixture",
+    "PlainKMeans",
+    "Prediction",
+    "SimCLR",
+    "SupCon",
+    "SupervisedSubgroups",
+    "SwAV",
+    "WSDeepCluster",
+    "build_method",
+    "load",
+    "name_of",
+    "settings_of",
+]
 
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:

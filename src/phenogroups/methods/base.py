@@ -22,7 +22,7 @@ from phenogroups.training.em import Embed, Progress, expectation_maximisation, r
 
 LEAST = {  # of settings that count
     "n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0, "n_starts": 1, "components": 1,
-    "neighbours": 1, "latent": 1,
+    "neighbours": 1, "latent": 1, "n_consensus": 1, "iterations": 1,
 }  # fmt: skip
 
 

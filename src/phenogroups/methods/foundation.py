@@ -20,6 +20,7 @@ from phenogroups.training.em import Progress
 
 @dataclass(eq=False, repr=False)
 class Foundation(WithoutNetwork):
+    n_starts: int = 10  # of K-means; the best is kept
     scaler: Scaler = "standard"  # of embeddings before K-means, by the patients' statistics
 
     takes_images: ClassVar[bool] = False

@@ -28,6 +28,7 @@ class Gaussians:
 
 @dataclass(eq=False, repr=False)
 class PlainGaussianMixture(WithoutNetwork):
+    n_starts: int = 10  # of EM, twice; the likeliest is kept
     # a covariance of 1,024 pixels has half a million numbers, more than any cohort can tell; of ten components, 55
     components: int = 10  # principal components of the patients in which they are clustered, at most
 

@@ -19,6 +19,8 @@ class Means:
 
 @dataclass(eq=False, repr=False)
 class PlainKMeans(WithoutNetwork):
+    n_starts: int = 10  # K-means++ starts; the best is kept
+
     needs_controls: ClassVar[bool] = False
     beliefs_type: ClassVar[type] = Means
 

@@ -14,8 +14,6 @@ from phenogroups.training.em import Progress
 
 @dataclass(eq=False, repr=False)
 class WithoutNetwork(Method):
-    n_starts: int = 10  # of the clustering; the best is kept
-
     beliefs_type: ClassVar[type]  # the dataclass of tensors that `e_step` returns
 
     def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Any:

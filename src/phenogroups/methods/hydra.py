@@ -1,0 +1,114 @@
+"""HYDRA: controls lie inside a polytope, and every patient leaves it through one of its K faces (Varol et al. 2017)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from phenogroups.clustering.consensus import consensus_labels
+from phenogroups.clustering.dpp import dpp_start
+from phenogroups.clustering.hyperplanes import Hyperplanes, balanced, fit_coordinates, fit_hyperplanes
+from phenogroups.clustering.linear import logistic_hyperplane
+from phenogroups.data.batches import as_tensor
+from phenogroups.methods.without_network import WithoutNetwork
+
+MOST_ALTERNATIONS = 50
+SEARCH_TOLERANCE = 1e-3  # of the faces while patients still change them
+
+
+@dataclass(frozen=True)
+class Polytope:
+    weights: Tensor  # (dims, faces)
+    intercepts: Tensor  # (faces,)
+    slope: Tensor  # (): of the diagnosis' logit in the best score of a subject
+    offset: Tensor  # ()
+
+    def scores(self, z: Tensor) -> Tensor:
+        """(n, faces): above 0 outside of a face, in units of its margin."""
+        return Hyperplanes(self.weights, self.intercepts).scores(z.double())
+
+    def read(self, z: Tensor) -> dict[str, Tensor]:
+        """Subgroups by the softmax of the scores, so that the best face is the likeliest; diagnosis by the best one."""
+        scores = self.scores(z)
+        ill = (self.slope * scores.max(1).values + self.offset).sigmoid()
+        return {"subgroup": scores.softmax(1), "diagnosis": ill}
+
+
+def fit_polytope(
+    z: Tensor,
+    diagnosis: Tensor,
+    n_subgroups: int,
+    *,
+    strength: float = 0.25,
+    n_consensus: int = 20,
+    components: int | None = None,
+    seed: int = 0,
+) -> Polytope:
+    """The faces of what several runs agree on; all runs are fitted side by side."""
+    x, rng = z.double(), np.random.default_rng(seed)
+    coordinates = fit_coordinates(x, components)
+    z = coordinates(x)
+    starts = torch.stack([dpp_start(z, diagnosis, n_subgroups, rng) for _ in range(n_consensus)], dim=1)
+    labels = alternate(z, diagnosis, starts, n_subgroups, strength)
+    agreed = torch.as_tensor(consensus_labels(labels.numpy(), n_subgroups, seed=seed))
+    faces = coordinates.in_features(fit_faces(z, diagnosis, agreed[:, None], n_subgroups, strength))
+    # Platt's scaling: margins are no probabilities
+    best = logistic_hyperplane(faces.scores(x).max(1, keepdim=True).values, diagnosis)
+    return Polytope(faces.weights, faces.intercepts, best.weights[0], best.intercept)
+
+
+def alternate(z: Tensor, diagnosis: Tensor, labels: Tensor, n_subgroups: int, strength: float) -> Tensor:
+    """Subgroups (patients, runs) after fitting faces and moving patients to their best face, until nobody moves."""
+    patients, labels = z[diagnosis == 1], labels.clone()
+    moving = torch.arange(labels.shape[1])
+    faces = None
+    for _ in range(MOST_ALTERNATIONS):
+        before = labels[:, moving]
+        faces = fit_faces(z, diagnosis, before, n_subgroups, strength, start=faces, tolerance=SEARCH_TOLERANCE)
+        labels[:, moving] = faces.scores(patients).unflatten(1, (-1, n_subgroups)).argmax(2)
+        moved = (labels[:, moving] != before).any(0)
+        if not moved.any():
+            break
+        moving, faces = moving[moved], faces[moved.repeat_interleave(n_subgroups)]
+    return labels
+
+
+def fit_faces(
+    z: Tensor,
+    diagnosis: Tensor,
+    labels: Tensor,  # (patients, runs)
+    n_subgroups: int,
+    strength: float,
+    *,
+    start: Hyperplanes | None = None,
+    tolerance: float = 1e-4,
+) -> Hyperplanes:
+    """A face for every run and subgroup: its patients against all controls, who count 1 / K at each of K faces."""
+    weights = z.new_full((len(z), labels.shape[1], n_subgroups), 1 / n_subgroups)
+    weights[diagnosis == 1] = one_hot(labels, n_subgroups).to(z)
+    weights = weights.flatten(1)
+    faces = fit_hyperplanes(
+        z, diagnosis, balanced(weights, diagnosis), loss="squared_hinge", strength=strength, start=start,
+        tolerance=tolerance,
+    )  # fmt: skip
+    # a face that no patient chose stays one margin before everybody, and gets back whom all others hold further inside
+    unused = weights[diagnosis == 1].sum(0) == 0
+    return Hyperplanes(torch.where(unused, 0, faces.weights), torch.where(unused, -1, faces.intercepts))
+
+
+@dataclass(eq=False, repr=False)
+class HYDRA(WithoutNetwork):
+    strength: float = 0.25  # C of the faces
+    n_consensus: int = 20  # runs that must agree
+    components: int | None = None  # principal components of the features that are used; None: all, losing nothing
+
+    beliefs_type: ClassVar[type] = Polytope
+
+    def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Polytope:
+        return fit_polytope(as_tensor(vectors), torch.as_tensor(diagnosis), **self.get_params(deep=False))
+
+    def read(self, vectors: Tensor, beliefs: Polytope) -> dict[str, Tensor]:
+        return {"embedding": beliefs.scores(vectors).float(), **beliefs.read(vectors)}
