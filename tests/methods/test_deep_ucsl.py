@@ -143,7 +143,7 @@ def losses(method, n_controls=3, beliefs=None):
     diagnosis = torch.tensor([0] * n_controls + [1] * 2)
     batch = Batch((torch.randn(len(diagnosis), 4),), diagnosis, torch.arange(len(diagnosis)))
     with torch.no_grad():
-        return network, batch, {name: loss.item() for name, loss in network(method, batch, beliefs).items()}
+        return network, batch, {name: loss.item() for name, loss in method.losses(network, batch, beliefs).items()}
 
 
 def test_without_beliefs_everyone_is_undecided():
@@ -187,7 +187,7 @@ def test_a_batch_without_one_class_has_finite_losses(n_controls):
     network = method.build((4,))
     diagnosis = torch.full((30,), int(n_controls == 0))
     batch = Batch((torch.randn(30, 4),), diagnosis, torch.arange(30))
-    found = network(method, batch, None)
+    found = method.losses(network, batch, None)
     sum(found.values()).backward()
     assert all(math.isfinite(loss.item()) for loss in found.values())
     assert all(p.grad.isfinite().all() for p in network.parameters() if p.grad is not None)
@@ -340,3 +340,9 @@ def test_a_table_elects_by_its_features_and_the_paper_by_its_network():
     assert agreement(beliefs.q[diagnosis == 1], kind) > 0.95
     _, beliefs = DeepUCSL(**PAPER).elect(blind, diagnosis, features)
     assert agreement(beliefs.q[diagnosis == 1], kind) < 0.8
+
+
+def test_mixed_precision_finds_the_same(features):
+    full, mixed = (DeepUCSL(**QUICK, precision=p).fit(features).history_[-1] for p in ("32-true", "bf16-mixed"))
+    assert mixed["classification"] != full["classification"]  # rounded to eight bits
+    assert mixed["classification"] == pytest.approx(full["classification"], rel=0.05)

@@ -192,7 +192,7 @@ class DeepMethod(Method):
     schedule: Literal["cosine", "constant"] = "cosine"  # of the learning rate
     settle: bool = True  # take batch normalisation's statistics from plain inputs at the end
     device: str = "auto"  # as Fabric's accelerator: auto, cpu, gpu, mps
-    precision: str = "32-true"  # as Fabric's precision
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"  # as Fabric's precision
 
     views: ClassVar[int] = 1  # augmented versions of each input per batch
     e_step_each_epoch: ClassVar[bool] = True  # False: one E-step, at the end

@@ -1,17 +1,10 @@
 """The weights of a method: one encoder and its heads. Calling it returns named losses."""
 
-from typing import Any, Protocol
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from phenogroups.data.batches import Batch
 from phenogroups.networks.encoders import Encoder
-
-
-class Rules(Protocol):
-    """What a network needs of a method: how its losses are computed."""
-
-    def losses(self, network: "Network", batch: Batch, beliefs: Any) -> dict[str, Tensor]: ...
 
 
 class Network(nn.Module):
@@ -20,6 +13,9 @@ class Network(nn.Module):
         self.encoder = encoder
         self.heads = nn.ModuleDict(heads)
 
-    def forward(self, rules: Rules, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
-        """The one call of the M-step, so that distribution, precision and compilation wrap one object."""
-        return rules.losses(self, batch, beliefs)
+    def forward(self, losses: Callable[["Network"], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """The one call of the M-step, so that distribution, precision and compilation wrap one object.
+
+        What the losses are of is hidden in a function: Fabric would copy the parts of whatever it is given.
+        """
+        return losses(self)

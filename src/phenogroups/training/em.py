@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -138,7 +139,7 @@ class Course:
             # what is settled early is still finished at the slow pace of the last epoch
             group["lr"] = method.learning_rate * method.pace(method.epochs - 1 if self.finished else self.epoch)
         for step, batch in enumerate(batches, start=1):
-            losses = self._wrapped(method, batch, self.beliefs)
+            losses = self._wrapped(partial(method.losses, batch=batch, beliefs=self.beliefs))
             self._optimizer.zero_grad(set_to_none=True)
             self.fabric.backward(torch.stack(list(losses.values())).sum())
             self._optimizer.step()
