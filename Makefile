@@ -10,7 +10,7 @@ demo: $(INSTALLED)
 	$(BIN)/phenogroups demo
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -4,6 +4,8 @@ import os
 
 # threads that sleep between operations instead of spinning: several times faster when cores are shared
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if "PYTEST_XDIST_WORKER" in os.environ:  # two workers, two cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
