@@ -67,7 +67,8 @@ def _spread(row: dict[str, Any], column: str) -> str:
     if mean is None:
         return "×" if row["seeds"] else "failed"
     text = f"{mean:.3f}" + (f" ± {deviation:.3f}" if deviation is not None else "")
-    return f"**{text}**{'*' * bool(row.get(f'{column}_star'))}" if row.get(f"{column}_best") else text
+    star = r"\*" if row.get(f"{column}_star") else ""
+    return f"**{text}**{star}" if row.get(f"{column}_best") else text
 
 
 def _cost(row: dict[str, Any], column: str) -> str:
