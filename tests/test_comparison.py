@@ -130,20 +130,19 @@ def test_whatever_changes_the_numbers_makes_other_cells(features, tmp_path, ran,
 
 
 def test_a_failing_method_does_not_stop_the_others(features, tmp_path, ran):
-    options = {"settings": {**QUICK, "kmeans.n_starts": 0}}
-    steps = []
-    found = quick(features, ["kmeans", "classifier"], tmp_path / "c", progress=steps.append, **options)
+    methods, steps = ["morpho_simclr", "classifier"], []  # strokes of features can be made neither thin nor bold
+    found = quick(features, methods, tmp_path / "c", progress=steps.append)
     assert len(found.failures) == 2
-    assert "kmeans, seed 0, failed: InvalidParameterError: The 'n_init' parameter" in found.failures[0]
+    assert "morpho_simclr, seed 0, failed: ValueError: Expected only noise and cutout" in found.failures[0]
     assert "failed" in str(found)
-    assert found.summary.set_index("method")["seeds"].to_dict() == {"kmeans": 0, "classifier": 2}
+    assert found.summary.set_index("method")["seeds"].to_dict() == {"morpho_simclr": 0, "classifier": 2}
     written = pd.read_csv(tmp_path / "c" / "compare.csv")
     assert (written["status"] == ["failed", "finished"] * 2).all()
-    assert "n_init" in written["error"][0]
-    assert "kmeans & failed" in (tmp_path / "c" / "table.tex").read_text()
-    assert [step.doing for step in steps if step.method == "kmeans"] == ["begins", "failed"] * 2
-    quick(features, ["kmeans", "classifier"], tmp_path / "c", **options)
-    assert ran[4:] == [("kmeans", 0), ("kmeans", 1)]  # tried again
+    assert "noise and cutout" in written["error"][0]
+    assert r"morpho\_simclr & failed" in (tmp_path / "c" / "table.tex").read_text()
+    assert [step.doing for step in steps if step.method == "morpho_simclr"] == ["begins", "failed"] * 2
+    quick(features, methods, tmp_path / "c")
+    assert ran[4:] == [("morpho_simclr", 0), ("morpho_simclr", 1)]  # tried again
     stored = json.loads((tmp_path / "c" / "cells" / written["cell"][0]).read_text())
     assert "Traceback" in stored["trace"]
 
@@ -246,13 +245,9 @@ def test_two_processes_share_the_work(features_csv, tmp_path, ran):
 
 
 def test_each_cell_in_its_own_process(features, tmp_path):
-    steps = []
-    settings = {**QUICK, "kmeans.n_starts": 0}
-    found = quick(
-        features, ["kmeans", "classifier"], tmp_path / "c", settings=settings, seeds=1, isolated=True,
-        progress=steps.append,
-    )  # fmt: skip
-    assert "InvalidParameterError" in found.failures[0]
+    steps, methods = [], ["morpho_simclr", "classifier"]
+    found = quick(features, methods, tmp_path / "c", seeds=1, isolated=True, progress=steps.append)
+    assert "ValueError: Expected only noise and cutout" in found.failures[0]
     alone = quick(features, ["classifier"], tmp_path / "d", seeds=1)
     columns = ["class_bacc", "subgroup_bacc", "overall_bacc", "ari"]
     np.testing.assert_array_equal(found.cells[columns].to_numpy(float)[1], alone.cells[columns].to_numpy(float)[0])
@@ -349,7 +344,7 @@ def test_kinds():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"methods": ["magic", "kmeans"]}, ValueError, "methods among deep_ucsl.*or all. Received: magic"),
+        ({"methods": ["magic", "kmeans"]}, ValueError, "methods among kmeans.*or all. Received: magic"),
         ({"methods": []}, ValueError, "Received: none"),
         ({"settings": {"epoch": 3}}, ValueError, "of the methods kmeans: n_starts, n_subgroups, seed.*'epoch'"),
         ({"settings": {"simclr.epochs": 3}}, ValueError, "Received: 'simclr.epochs'"),
@@ -420,9 +415,9 @@ def test_a_narrow_terminal_loses_no_number(features, tmp_path, capsys):
 
 
 def test_a_failure_has_an_exit_code(features_csv, tmp_path, capsys):
-    options = ["--seeds", 1, "--set", "n_starts=0", "--out", tmp_path / "c", "--features", "x0", "x1"]
-    assert run(features_csv, "--methods", "kmeans", *options) == 1
-    assert "kmeans, seed 0, failed: InvalidParameterError" in capsys.readouterr().out
+    options = ["--seeds", 1, "--set", "epochs=1", "steps=2", "--out", tmp_path / "c", "--features", "x0", "x1"]
+    assert run(features_csv, "--methods", "morpho_simclr", *options) == 1
+    assert "morpho_simclr, seed 0, failed: ValueError" in capsys.readouterr().out
 
 
 def test_an_interruption_says_what_is_kept(features_csv, tmp_path, capsys, monkeypatch):
@@ -456,7 +451,7 @@ def test_a_test_table(features_csv, tmp_path, capsys):
         (["drawn", "--truth", "kind"], "Expected --truth only with a table. Received: the example drawn"),
         (["drawn", "--data", "."], "Expected no files for the drawn cohort"),
         (["TABLE", "--labels", "x.json"], "with --labels, which are for examples"),
-        (["TABLE", "--methods", "magic"], "methods among deep_ucsl"),
+        (["TABLE", "--methods", "magic"], "methods among kmeans"),
         (["TABLE", "--set", "epochs"], "NAME=VALUE"),
         (["TABLE", "--truth", "sort"], "the column 'sort'"),
         (["TABLE", "--seeds", "2", "--splits", "2"], "Received both"),

@@ -154,7 +154,7 @@ def test_the_model_is_tensors_and_nothing_else(run):
     ("entries", "words"),
     [
         ({"format": 99}, "in format 1"),
-        ({"method": "magic"}, "a method among deep_ucsl"),
+        ({"method": "magic"}, "a method among kmeans"),
         ({"method": None}, "to name its method"),
         ({"settings": {"epoch": 3}}, "settings of deep_ucsl among"),
         ({"settings": {"epochs": "many"}}, "Expected epochs as int"),
