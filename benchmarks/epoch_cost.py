@@ -1,6 +1,6 @@
 """What an epoch of each method costs, per view of an input, beside an epoch of the plain classifier.
 
-python benchmarks/epoch_cost.py [--shape 1 32 32]. All train on equally many inputs with the same encoder in one
+python benchmarks/epoch_cost.py [--size 32]. All train on equally many inputs with the same encoder in one
 process; every round times each method once, and ratios are taken within a round. E-steps are counted where a method
 holds one before each epoch.
 """
