@@ -50,8 +50,7 @@ def contrastive(a: Tensor, b: Tensor, labels: Tensor, temperature: float) -> Ten
     h = F.normalize(torch.cat([a, b]), dim=1)
     labels = torch.cat([labels, labels])
     itself = torch.eye(len(h), dtype=torch.bool, device=h.device)
-    # not -inf: its product with "no positive" would be NaN
-    log_p = F.log_softmax((h @ h.T / temperature).masked_fill(itself, torch.finfo(h.dtype).min), dim=1)
+    log_p = F.log_softmax((h @ h.T / temperature).masked_fill(itself, -torch.inf), dim=1)
     positive = (labels[:, None] == labels) & ~itself
     return -(torch.where(positive, log_p, 0.0).sum(1) / positive.sum(1)).mean()
 

@@ -11,6 +11,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
+from phenogroups.clustering.gaussians import Gaussians
 from phenogroups.methods.without_network import WithoutNetwork
 
 FAINTEST = 1e-6  # variance of a component, as a share of the first, that scikit-learn's ridge would drown
@@ -18,12 +19,12 @@ MAX_ITERATIONS = 1000
 
 
 @dataclass(frozen=True)
-class Gaussians:
+class Mixture:
     center: Tensor  # (numbers of an input,)
     basis: Tensor  # (numbers of an input, components): principal axes of the patients, in units of the mixture
     means: Tensor  # (subgroups, components)
     whitening: Tensor  # (subgroups, components, components): makes a subgroup's covariance one
-    log_sizes: Tensor  # (subgroups,)
+    log_heights: Tensor  # (subgroups,)
 
 
 @dataclass(eq=False, repr=False)
@@ -33,9 +34,9 @@ class PlainGaussianMixture(WithoutNetwork):
     components: int = 10  # principal components of the patients in which they are clustered, at most
 
     needs_controls: ClassVar[bool] = False
-    beliefs_type: ClassVar[type] = Gaussians
+    beliefs_type: ClassVar[type] = Mixture
 
-    def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Gaussians:
+    def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Mixture:
         # pixels share one unit, features have each their own
         table = len(self.input_shape_) == 1
         x = vectors.astype(np.float64 if table else np.float32)
@@ -53,15 +54,13 @@ class PlainGaussianMixture(WithoutNetwork):
             ).fit((x - center) @ (axes / units))
             fits.append((mixture.lower_bound_ - np.log(units).sum(), units, mixture))
         _, units, found = max(fits, key=itemgetter(0))  # the likelier in one and the same space
-        learned = (
-            center * scale, axes / units / scale[:, None],
-            found.means_, found.precisions_cholesky_, np.log(found.weights_),
-        )  # fmt: skip
+        whitening = found.precisions_cholesky_
+        log_heights = np.log(found.weights_) + np.log(np.diagonal(whitening, axis1=1, axis2=2)).sum(axis=1)
+        learned = (center * scale, axes / units / scale[:, None], found.means_, whitening, log_heights)
         # contiguous, as a model file makes them: matrix products of other strides round differently
-        return Gaussians(*(torch.as_tensor(np.ascontiguousarray(t)).double() for t in learned))
+        return Mixture(*(torch.as_tensor(np.ascontiguousarray(t)).double() for t in learned))
 
-    def read(self, vectors: Tensor, beliefs: Gaussians) -> dict[str, Tensor]:
+    def read(self, vectors: Tensor, beliefs: Mixture) -> dict[str, Tensor]:
         z = (vectors.double() - beliefs.center) @ beliefs.basis
-        away = (z - beliefs.means[:, None]) @ beliefs.whitening  # (subgroups, n, components)
-        log_density = beliefs.whitening.diagonal(dim1=1, dim2=2).log().sum(1) - away.square().sum(2).T / 2
-        return {"subgroup": torch.softmax(beliefs.log_sizes + log_density, dim=1), "embedding": z.float()}
+        q = Gaussians(beliefs.means, beliefs.whitening, beliefs.log_heights).posterior(z)
+        return {"subgroup": q, "embedding": z.float()}
