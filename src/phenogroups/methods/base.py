@@ -1,6 +1,7 @@
 """What every method is: a dataclass of settings that is also a scikit-learn estimator."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
@@ -22,7 +23,7 @@ from phenogroups.training.em import Embed, Progress, expectation_maximisation, r
 
 LEAST = {  # of settings that count
     "n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0, "n_starts": 1, "components": 1,
-    "neighbours": 1, "latent": 1, "n_consensus": 1, "iterations": 1,
+    "neighbours": 1, "latent": 1, "n_consensus": 1, "iterations": 1, "backbone_rate": 0,
 }  # fmt: skip
 
 
@@ -184,6 +185,8 @@ class DeepMethod(Method):
     """A method with a network: supplies the hooks of the EM loop in `phenogroups.training.em`."""
 
     encoder: str = "auto"  # a name in networks.encoders, or auto: mlp for features, light for images
+    weights: str | None = None  # what the encoder starts from: a file, imagenet (for resnet18), or None: randomness
+    backbone_rate: float = 0.1  # learning rate of an encoder with weights, as a share of the heads'; 0: frozen
     augmentation: str | Augmentation = "auto"  # a name in data.augment or its numbers
     epochs: int = 6  # E-steps and M-steps, at most
     steps: int = 40  # at least so many gradient steps per epoch: small cohorts are passed several times
@@ -259,12 +262,21 @@ class DeepMethod(Method):
         """Epochs of all starts together, as progress counts them."""
         return self.epochs + (self.restarts - 1) * min(self.warmup, self.epochs)
 
-    def build(self, input_shape: tuple[int, ...], inputs: np.ndarray | None = None) -> Network:
-        """A new network, scaled for these inputs if they are features."""
+    @property
+    def encoder_rate(self) -> float:
+        """Learning rate of the encoder, as a share of the heads': what it has learned elsewhere must not be lost."""
+        return 1.0 if self.weights is None else self.backbone_rate
+
+    def build(
+        self, input_shape: tuple[int, ...], inputs: np.ndarray | None = None, saved: Mapping[str, Tensor] | None = None
+    ) -> Network:
+        """A new network, scaled for these inputs if they are features; `saved` is what its encoder is then given."""
         name = default_encoder(input_shape) if self.encoder == "auto" else self.encoder
-        encoder = build_encoder(name, input_shape)
-        if isinstance(encoder, MLP) and inputs is not None:  # features come in units of their own
+        encoder = build_encoder(name, input_shape, self.weights if saved is None else None)
+        if isinstance(encoder, MLP) and inputs is not None and self.weights is None:  # each feature has its own units
             encoder.fit_scaling(torch.tensor(inputs))
+        if self.encoder_rate == 0:
+            encoder.freeze()
         return Network(encoder, self.heads(encoder, input_shape))
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation:
@@ -296,13 +308,18 @@ class DeepMethod(Method):
         return {**{f"network.{name}": value for name, value in self.network_.state_dict().items()}, **beliefs}
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
-        network = self.build(self.input_shape_)
-        network.load_state_dict({k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")})
+        network = self.build(self.input_shape_, saved=under("network.encoder.", tensors))
+        network.load_state_dict(under("network.", tensors))
         self.network_ = network.eval()
-        known = {k.removeprefix("beliefs."): v for k, v in tensors.items() if k.startswith("beliefs.")}
+        known = under("beliefs.", tensors)
         if "q" in {f.name for f in fields(self.beliefs_type)}:
             known["q"] = torch.empty(0, self.n_subgroups)
         self.beliefs_ = self.beliefs_type(**known)
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def cosine(done: float) -> float:

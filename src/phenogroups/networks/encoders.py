@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from math import ceil, log2
+from typing import Self
 
 import torch
 from torch import Tensor, nn
+
+from phenogroups.networks.weights import load_weights, read_weights
 
 Shape = tuple[int, ...]  # of one input: (features,), (channels, H, W) or (channels, D, H, W)
 
@@ -22,6 +25,15 @@ MONAI_FORMAT = {2: torch.channels_last, 3: torch.contiguous_format}  # its volum
 
 class Encoder(nn.Module):
     dim: int  # the length of its embeddings
+    frozen: bool = False  # learns nothing, so that an input always has the same embedding
+
+    def freeze(self) -> Self:
+        self.frozen = True
+        return self.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """A frozen encoder stays in evaluation: batch normalisation and dropout would move its embeddings."""
+        return super().train(mode and not self.frozen)
 
 
 class ConvEncoder(Encoder):
@@ -156,9 +168,22 @@ def default_encoder(input_shape: Shape) -> str:
     return "mlp" if len(input_shape) == 1 else "light"
 
 
-def build_encoder(name: str, input_shape: Shape) -> Encoder:
-    """The named encoder for inputs of this shape."""
+def build_encoder(name: str, input_shape: Shape, weights: str | None = None) -> Encoder:
+    """The named encoder for inputs of this shape, with random weights, those of a file, or `imagenet`."""
     shape = tuple(int(side) for side in input_shape)
+    _check_choice(name, shape)
+    encoder = ENCODERS[name](shape)
+    if weights is not None:
+        state = read_weights(weights, name, len(shape) - 1)
+        network: nn.Module = encoder
+        if isinstance(encoder, ConvEncoder):  # its layers are the network that others know
+            network = encoder.layers
+            state = {key.removeprefix("layers."): value for key, value in state.items()}
+        load_weights(network, state, name=name, source=weights)
+    return encoder
+
+
+def _check_choice(name: str, shape: Shape) -> None:
     if name not in ENCODERS:
         raise ValueError(f"Expected an encoder among {', '.join(ENCODERS)}. Received: {name!r}. Choose one of these.")
     if name == "mlp" and len(shape) != 1:
@@ -176,4 +201,3 @@ def build_encoder(name: str, input_shape: Shape) -> Encoder:
             f"Expected at least {LEAST_SIDE} pixels a side for the encoder {name!r}. Received: inputs of shape "
             f"{shape}. Enlarge the images, or choose 'light'."
         )
-    return ENCODERS[name](shape)
