@@ -17,7 +17,7 @@ from typeguard import TypeCheckError, check_type
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, CohortError
-from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_encoder
+from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_encoder, has_weights
 from phenogroups.networks.network import Network
 from phenogroups.training.em import Embed, Progress, expectation_maximisation, read_all
 
@@ -55,7 +55,6 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     needs_controls: ClassVar[bool] = True  # whether the diagnosis is learned from
     reads_truth: ClassVar[bool] = False  # whether it is told the known subgroups, as only an upper bound may be
-    takes_images: ClassVar[bool] = True  # False: only a table of features
 
     def fit(self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None) -> Self:
         """Learn from a cohort, or from inputs X and diagnosis y: of its two values, the greater is the patient."""
@@ -184,7 +183,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 class DeepMethod(Method):
     """A method with a network: supplies the hooks of the EM loop in `phenogroups.training.em`."""
 
-    encoder: str = "auto"  # a name in networks.encoders, or auto: mlp for features, light for images
+    encoder: str = "auto"  # a name in networks.encoders, hf:NAME, or auto: mlp for features, light for images
     weights: str | None = None  # what the encoder starts from: a file, imagenet (for resnet18), or None: randomness
     backbone_rate: float = 0.1  # learning rate of an encoder with weights, as a share of the heads'; 0: frozen
     augmentation: str | Augmentation = "auto"  # a name in data.augment or its numbers
@@ -265,14 +264,16 @@ class DeepMethod(Method):
     @property
     def encoder_rate(self) -> float:
         """Learning rate of the encoder, as a share of the heads': what it has learned elsewhere must not be lost."""
-        return 1.0 if self.weights is None else self.backbone_rate
+        return self.backbone_rate if has_weights(self.encoder, self.weights) else 1.0
 
     def build(
         self, input_shape: tuple[int, ...], inputs: np.ndarray | None = None, saved: Mapping[str, Tensor] | None = None
     ) -> Network:
         """A new network, scaled for these inputs if they are features; `saved` is what its encoder is then given."""
         name = default_encoder(input_shape) if self.encoder == "auto" else self.encoder
-        encoder = build_encoder(name, input_shape, self.weights if saved is None else None)
+        encoder = build_encoder(name, input_shape, self.weights, saved)
+        if inputs is not None:
+            encoder.check_inputs(inputs)
         if isinstance(encoder, MLP) and inputs is not None and self.weights is None:  # each feature has its own units
             encoder.fit_scaling(torch.tensor(inputs))
         if self.encoder_rate == 0:

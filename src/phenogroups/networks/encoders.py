@@ -1,9 +1,10 @@
 """What sees the inputs: every encoder maps a batch to embeddings (n, dim), in 2-D, in 3-D or from features."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil, log2
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +14,7 @@ Shape = tuple[int, ...]  # of one input: (features,), (channels, H, W) or (chann
 
 CHANNELS = (16, 32, 64, 128)  # of the paper's network (appendix, MNIST), kept by `light`
 MAP_SIDE = 12  # `light` halves larger maps until they are about 8 x 8
+HUGGING_FACE = "hf:"  # before the name or the folder of one of its models
 LEAST_SIDE = 32  # of MONAI's encoders: they halve five times, and need a pixel left to pool
 
 CONV = {2: nn.Conv2d, 3: nn.Conv3d}
@@ -34,6 +36,9 @@ class Encoder(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """A frozen encoder stays in evaluation: batch normalisation and dropout would move its embeddings."""
         return super().train(mode and not self.frozen)
+
+    def check_inputs(self, inputs: np.ndarray) -> None:
+        """Raise where inputs are not in the units that its weights were learned in."""
 
 
 class ConvEncoder(Encoder):
@@ -163,17 +168,35 @@ ENCODERS: dict[str, Callable[[Shape], Encoder]] = {
 }
 
 
+def has_weights(name: str, weights: str | None) -> bool:
+    """Whether an encoder so chosen has learned something elsewhere."""
+    return weights is not None or name.startswith(HUGGING_FACE)
+
+
 def default_encoder(input_shape: Shape) -> str:
     """`mlp` for features, `light` for images and volumes."""
     return "mlp" if len(input_shape) == 1 else "light"
 
 
-def build_encoder(name: str, input_shape: Shape, weights: str | None = None) -> Encoder:
-    """The named encoder for inputs of this shape, with random weights, those of a file, or `imagenet`."""
+def build_encoder(
+    name: str, input_shape: Shape, weights: str | None = None, saved: Mapping[str, Tensor] | None = None
+) -> Encoder:
+    """The named encoder for inputs of this shape, with random weights, those of a file, or `imagenet`.
+
+    `saved` are the tensors that it will be filled with by the caller: then no weights are looked for.
+    """
     shape = tuple(int(side) for side in input_shape)
+    if name.startswith(HUGGING_FACE):
+        from phenogroups.networks.hugging_face import from_description, hugging_face
+
+        if weights is not None:
+            raise ValueError(
+                f"Expected no weights beside the encoder {name!r}, which has its own. Received: {weights}."
+            )
+        return hugging_face(name, shape) if saved is None else from_description(name, shape, saved)
     _check_choice(name, shape)
     encoder = ENCODERS[name](shape)
-    if weights is not None:
+    if weights is not None and saved is None:
         state = read_weights(weights, name, len(shape) - 1)
         network: nn.Module = encoder
         if isinstance(encoder, ConvEncoder):  # its layers are the network that others know
@@ -185,7 +208,10 @@ def build_encoder(name: str, input_shape: Shape, weights: str | None = None) -> 
 
 def _check_choice(name: str, shape: Shape) -> None:
     if name not in ENCODERS:
-        raise ValueError(f"Expected an encoder among {', '.join(ENCODERS)}. Received: {name!r}. Choose one of these.")
+        raise ValueError(
+            f"Expected an encoder among {', '.join(ENCODERS)}, or {HUGGING_FACE}NAME for a model of Hugging Face. "
+            f"Received: {name!r}. Choose one of these."
+        )
     if name == "mlp" and len(shape) != 1:
         raise ValueError(
             f"Expected features, one row of numbers per subject, for the encoder 'mlp'. Received: inputs of shape "

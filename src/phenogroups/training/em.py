@@ -240,6 +240,11 @@ def read_all(encoder: nn.Module, inputs: np.ndarray, read: Callable[[Tensor], di
     return read_in_blocks(inputs, lambda x: read(encoder(x).float()), device)
 
 
+def on_device(encoder: nn.Module, device: str) -> nn.Module:
+    """The encoder where Fabric's accelerator of this name has its memory."""
+    return Fabric(accelerator=device, devices=1).to_device(encoder)
+
+
 def embed(encoder: nn.Module, inputs: np.ndarray) -> Tensor:
     """(subjects, dims), on the encoder's device."""
     z = read_all(encoder, inputs, lambda z: {"embedding": z})["embedding"]
