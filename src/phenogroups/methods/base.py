@@ -67,6 +67,11 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.labels_ = np.where(cohort.is_patient, subgroup, -1)
         return self
 
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        """What must be known of a subject beside its input."""
+        return ()
+
     def caveats(self) -> list[str]:
         """What a reader must know before believing the subgroups, in plain sentences; none is good news."""
         return []
