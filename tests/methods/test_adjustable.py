@@ -9,6 +9,7 @@ from safetensors.torch import load, save
 
 from phenogroups.clustering.adjust import fit_adjustment
 from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.study import Study
 from phenogroups.discovery import discover, predict_table
 from phenogroups.methods import build_method, name_of, settings_of
 
@@ -83,6 +84,12 @@ def test_without_it_arrays_are_enough(aged):
     method = quick("kmeans").fit(aged)
     assert "adjustment.slopes" not in method.tensors()
     assert method.predict_subgroup(aged.inputs).shape == (300,)
+
+
+def test_scores_are_known_to_depend_on_covariates(aged):
+    older = replace(aged, covariates=aged.covariates.assign(age=aged.covariates["age"] + 1))
+    one, same, other = (Study(cohort, held_out=0.2).fingerprint for cohort in (aged, replace(aged), older))
+    assert one == same != other
 
 
 def test_a_word_is_not_a_list_of_words():

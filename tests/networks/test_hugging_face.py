@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from phenogroups.data.cohort import Cohort
+from phenogroups.data.text import as_bytes, from_bytes
 from phenogroups.methods import DeepUCSL, Foundation, load, name_of, settings_of
 from phenogroups.networks.encoders import build_encoder
 from phenogroups.training.run import write_model
@@ -114,7 +115,7 @@ def test_wrong_choices_are_explained(name, vit, tmp_path, unit):
         build_encoder(f"hf:{tmp_path / 'nowhere'}", (1, 16, 16))
     with pytest.raises(ValueError, match=r"preprocessor_config.json"):
         build_encoder(save(vit, tmp_path / "bare", None), (1, 16, 16))
-    with pytest.raises(ValueError, match=r"from 0 to 1.*Received: values from 0 to 255"):
+    with pytest.raises(ValueError, match=r"intensity 'unit'.*Received: values from 0 to 255"):
         DeepUCSL(encoder=name, **QUICK).fit(Cohort(255 * (unit.inputs > 0), unit.diagnosis))
 
 
@@ -129,10 +130,17 @@ def test_pickled_weights_are_refused(vit, tmp_path):
 def test_code_of_a_model_is_never_run(vit, tmp_path):
     folder = Path(save(vit, tmp_path / "remote").removeprefix("hf:"))
     config = json.loads((folder / "config.json").read_text())
-    config |= {"auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}}
+    config |= {
+        "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"},
+        "_attn_implementation": "evil/kernel",
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "evil.py").write_text("raise SystemExit('executed')")
-    assert type(build_encoder(f"hf:{folder}", (1, 16, 16)).model).__name__ == "ViTModel"
+    encoder = build_encoder(f"hf:{folder}", (1, 16, 16))
+    assert type(encoder.model).__name__ == "ViTModel"
+    assert "evil" not in json.dumps(from_bytes(encoder.description))
+    planted = as_bytes({**from_bytes(encoder.description), "config": config})  # as in a model file of somebody
+    assert "evil" not in str(build_encoder("hf:", (1, 16, 16), None, {"description": planted}).model.config)
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "evil"}))
     with pytest.raises(ValueError, match="Expected a vision model"):
         build_encoder(f"hf:{folder}", (1, 16, 16))

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -96,6 +97,10 @@ def test_imagenet_is_the_file_whose_name_holds_its_checksum(reference, monkeypat
     assert re.search(r"resnet18-[0-9a-f]{8}\.pth$", asked["url"])
     assert asked["check_hash"]
     assert asked["weights_only"]
+    assert encoder.expects == "imagenet"
+    encoder.check_inputs(np.random.default_rng(0).normal(size=(2, 3, 32, 32)))
+    with pytest.raises(ValueError, match=r"intensity 'imagenet'.*Received: values from 0 to 255"):
+        encoder.check_inputs(np.array([0, 255]))
 
 
 def test_without_a_network_a_file_is_asked_for(monkeypatch):
@@ -118,8 +123,6 @@ CASES = [
     ("light", (2, 16, 16)),
     ("light", (1, 8, 8, 8)),
     ("resnet18", (1, 32, 32, 32)),
-    ("densenet121", (1, 32, 32)),
-    ("densenet121", (1, 32, 32, 32)),
     ("densenet121_projected", (1, 32, 32, 32)),
     ("mlp", (5,)),
 ]

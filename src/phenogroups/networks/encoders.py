@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phenogroups.networks.weights import load_weights, read_weights
+from phenogroups.networks.weights import IMAGENET, load_weights, read_weights
 
 Shape = tuple[int, ...]  # of one input: (features,), (channels, H, W) or (channels, D, H, W)
 
@@ -16,6 +16,9 @@ CHANNELS = (16, 32, 64, 128)  # of the paper's network (appendix, MNIST), kept b
 MAP_SIDE = 12  # `light` halves larger maps until they are about 8 x 8
 HUGGING_FACE = "hf:"  # before the name or the folder of one of its models
 LEAST_SIDE = 32  # of MONAI's encoders: they halve five times, and need a pixel left to pool
+
+# between which inputs of an intensity lie; also those standardised by other images than ImageNet's, but not 0 to 255
+LIMITS: dict[str | None, tuple[float, float]] = {"unit": (0, 1), "imagenet": (-20, 20)}
 
 CONV = {2: nn.Conv2d, 3: nn.Conv3d}
 NORM = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
@@ -27,6 +30,7 @@ MONAI_FORMAT = {2: torch.channels_last, 3: torch.contiguous_format}  # its volum
 
 class Encoder(nn.Module):
     dim: int  # the length of its embeddings
+    expects: str | None = None  # intensity of images (as `data.reading` names them) that its weights were learned on
     frozen: bool = False  # learns nothing, so that an input always has the same embedding
 
     def freeze(self) -> Self:
@@ -38,7 +42,14 @@ class Encoder(nn.Module):
         return super().train(mode and not self.frozen)
 
     def check_inputs(self, inputs: np.ndarray) -> None:
-        """Raise where inputs are not in the units that its weights were learned in."""
+        """Raise where inputs cannot be in the units that its weights were learned in."""
+        low, high = LIMITS.get(self.expects, (-np.inf, np.inf))
+        found = float(inputs.min()), float(inputs.max())
+        if found[0] < low or found[1] > high:
+            raise ValueError(
+                f"Expected images of intensity {self.expects!r} for these weights, between {low} and {high}. Received: "
+                f"values from {found[0]:.4g} to {found[1]:.4g}. Read the files so, or rescale the arrays."
+            )
 
 
 class ConvEncoder(Encoder):
@@ -203,6 +214,7 @@ def build_encoder(
             network = encoder.layers
             state = {key.removeprefix("layers."): value for key, value in state.items()}
         load_weights(network, state, name=name, source=weights)
+        encoder.expects = IMAGENET if weights == IMAGENET else None
     return encoder
 
 

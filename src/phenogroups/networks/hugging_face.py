@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,6 +26,7 @@ DEFAULT_SIDE = 224
 class HuggingFaceEncoder(Encoder):
     """It resizes and standardises by itself, and carries its description, so that a model file is complete."""
 
+    expects = "unit"
     description: Tensor  # (bytes,): configuration, size, mean and deviation, as JSON
     mean: Tensor  # (channels, 1, 1)
     deviation: Tensor  # (channels, 1, 1)
@@ -53,14 +53,6 @@ class HuggingFaceEncoder(Encoder):
             return found.pooler_output.flatten(1)
         last = found.last_hidden_state
         return last[:, 0] if last.ndim == 3 else last.mean((2, 3))
-
-    def check_inputs(self, inputs: np.ndarray) -> None:
-        low, high = float(inputs.min()), float(inputs.max())
-        if low < 0 or high > 1:
-            raise ValueError(
-                f"Expected images from 0 to 1 for an encoder of Hugging Face, which standardises them by itself. "
-                f"Received: values from {low:.4g} to {high:.4g}. Read them with intensity 'unit' or 'minmax'."
-            )
 
 
 def hugging_face(name: str, shape: Shape) -> HuggingFaceEncoder:
