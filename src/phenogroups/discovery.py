@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.data.cohort import Cohort, subgroup_letter
-from phenogroups.data.tables import read_inputs, read_table, spec_from_json, subject_names
+from phenogroups.data.tables import read_covariates, read_inputs, read_table, spec_from_json, subject_names
 from phenogroups.evaluation.scores import Scores, score
 from phenogroups.methods import Method, Prediction, load, name_of, settings_of
 from phenogroups.report.figures import embedding_figure, exemplars_figure, history_figure
@@ -144,7 +144,10 @@ def predict_table(
     spec = spec_from_json(recipe["table"])
     subject = subject_names(read_table(table), spec)
     inputs = read_inputs(table, spec, shape=method.input_shape_, progress=progress)
-    found = pd.DataFrame({"subject": subject, **prediction_columns(method.predict_cohort(inputs))})
+    new: Cohort | np.ndarray = inputs
+    if method.covariates:
+        new = Cohort(inputs, np.zeros(len(inputs)), subject, covariates=read_covariates(table, method.covariates))
+    found = pd.DataFrame({"subject": subject, **prediction_columns(method.predict_cohort(new))})
     write_csv(Path(out), found)
     return found
 

@@ -1,6 +1,6 @@
 """From a table of subjects (CSV, TSV) to a cohort: one row per subject, every column named explicitly."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,13 @@ def read_inputs(
         )
     _require_one_shape(images, subject, shape)
     return np.stack(images)
+
+
+def read_covariates(table: str | Path | pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """One row per subject; needs no diagnosis."""
+    rows = read_table(table)
+    _require_columns(rows, list(columns))
+    return _typed(rows[list(columns)])
 
 
 def resolve_features(rows: pd.DataFrame, spec: TableSpec) -> TableSpec:

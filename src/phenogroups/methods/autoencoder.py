@@ -1,5 +1,6 @@
 """Autoencoder: patients are copied through a short code, on which K-means follows (Hinton & Salakhutdinov 2006)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -21,8 +22,10 @@ class Autoencoder(ClusteredAfterwards):
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"decoder": build_decoder(encoder.dim, input_shape)}
 
-    def build(self, input_shape: tuple[int, ...], inputs: np.ndarray | None = None) -> Network:
-        network = super().build(input_shape, inputs)
+    def build(
+        self, input_shape: tuple[int, ...], inputs: np.ndarray | None = None, saved: Mapping[str, Tensor] | None = None
+    ) -> Network:
+        network = super().build(input_shape, inputs, saved)
         if inputs is not None:
             self.decoder(network).fit_scaling(inputs)
         return network
