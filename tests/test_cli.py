@@ -155,7 +155,7 @@ def nan_image(path):
         (lambda p: p.unlink(), [], ["subjects.csv, which does not exist"]),
         (lambda p: p.write_bytes(b"\xff\xfe\x00"), [], ["Expected a CSV or TSV table"]),
         (lambda p: None, ["--held-out", "0"], ["enough patients to train on and to hold out a share of 0.0"]),
-        (lambda p: None, ["--method", "magic"], ["a method among deep_ucsl", "'magic'"]),
+        (lambda p: None, ["--method", "magic"], ["a method among", "'magic'"]),
         (lambda p: None, ["--set", "epoch=3"], ["settings of deep_ucsl among", "Received: epoch."]),
         (lambda p: None, ["--set", "epochs=many"], ["Expected epochs as int. Received: 'many'"]),
         (lambda p: None, ["--set", "epochs"], ["NAME=VALUE. Received: 'epochs'"]),

@@ -39,6 +39,7 @@ class Cohort:
     covariates: pd.DataFrame = field(default_factory=pd.DataFrame)  # one row per subject
     truth: np.ndarray | None = None  # (subjects,): known subgroup 0..K-1, or -1
     truth_names: tuple[str, ...] = ()  # what the known subgroups are called
+    held_out: np.ndarray | None = None  # (subjects,): True where the cohort itself says who is not trained on
     name: str = "cohort"
 
     def __post_init__(self) -> None:
@@ -51,7 +52,7 @@ class Cohort:
             self._set(group=self.subject)
         if self.covariates.empty:
             self._set(covariates=pd.DataFrame(index=range(count)))
-        for what in ("diagnosis", "subject", "group", "covariates", "truth"):
+        for what in ("diagnosis", "subject", "group", "covariates", "truth", "held_out"):
             values = getattr(self, what)
             if values is not None and len(values) != count:
                 raise CohortError(f"Expected {count} values of {what}, one per input. Received: {len(values)}.")
@@ -120,6 +121,7 @@ class Cohort:
             group=self.group[rows],
             covariates=self.covariates.iloc[rows],
             truth=None if self.truth is None else self.truth[rows],
+            held_out=None if self.held_out is None else self.held_out[rows],
         )
 
     @property
@@ -164,7 +166,12 @@ class Cohort:
             )
 
     def split(self, held_out: float = 0.2, seed: int = 0) -> "tuple[Cohort, Cohort]":
-        """(train, held out), stratified by diagnosis; a group is never separated, and both parts have both classes."""
+        """(train, held out): as the cohort says, or a share drawn by the seed and stratified by diagnosis.
+
+        A group is never separated, and both parts have both classes.
+        """
+        if self.held_out is not None and self.held_out.any() and not self.held_out.all():
+            return self[~self.held_out], self[self.held_out]
         groups, member = np.unique(self.group.astype(str), return_inverse=True)
         ill = np.zeros(len(groups), dtype=bool)
         np.logical_or.at(ill, member, self.is_patient)
