@@ -66,8 +66,9 @@ def _decode_picture(path: Path) -> Decoded:
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(path) as image:
             kind, mode = str(image.format).lower(), image.mode
-            if getattr(image, "n_frames", 1) > 1:
-                raise UnreadableInput(f"holds {image.n_frames} pages; expected one picture")
+            pages = getattr(image, "n_frames", 1)
+            if pages > 1:
+                raise UnreadableInput(f"holds {pages} pages; expected one picture")
             bits = image.tag_v2.get(258, (0,)) if kind == "tiff" else (0,)  # pyright: ignore[reportAttributeAccessIssue]
             if mode in ("P", "RGBA", "LA", "CMYK", "YCbCr", "1"):
                 image = image.convert("RGB" if mode in ("P", "RGBA", "CMYK", "YCbCr") else "L")
@@ -113,7 +114,7 @@ def _decode_dicom(path: Path) -> np.ndarray:
     """Rescaled and windowed as the file says: 0 to 1 in its window, or in its own units if it is rescaled without."""
     try:
         import pydicom
-        from pydicom.pixels import apply_modality_lut, apply_voi, apply_windowing
+        from pydicom.pixels.processing import apply_modality_lut, apply_voi, apply_windowing
     except ImportError:
         raise UnreadableInput(f"is DICOM, which needs pydicom: {DICOM_REMEDY}") from None
     file = pydicom.dcmread(path)

@@ -171,7 +171,7 @@ def odir(folder: Path) -> Layout:
         if letter in ODIR_OTHERS:
             dropped[ODIR_OTHERS[letter]] += 1
             continue
-        path = places.get(eye["filename"], folder / eye["filename"])  # a missing one is said by name when it is read
+        path = places.get(eye["filename"]) or folder / eye["filename"]  # a missing one is said by name when it is read
         word = "normal" if letter == "N" else "ill"
         known = {"age": eye.get("Patient Age", ""), "sex": eye.get("Patient Sex", "")}
         rows.append(_row(folder, path, word, eye["ID"], ODIR_KINDS.get(letter, ""), "") | known)
@@ -203,10 +203,8 @@ def bids(folder: Path, suffix: str = "T1w") -> Layout:
         raise CohortError(
             f"Expected scans as sub-*/anat/*_{suffix}.nii.gz in {folder}. Received: none of {len(people)} participants."
         )
-    strange = sorted(
-        {p.name for p in folder.glob("sub-*") if p.is_dir()} - {Path(row["image"]).parts[0] for row in rows}
-    )
-    strange = [name for name in strange if name not in without]
+    known = {*without, *(Path(row["image"]).parts[0] for row in rows)}
+    strange = sorted(path.name for path in folder.glob("sub-*") if path.is_dir() and path.name not in known)
     notes = _left_out(without, f"participants without a {suffix} scan")
     notes += _left_out(strange, "folders that participants.tsv does not name")
     spec = TableSpec(image="image", subject="subject", group="participant_id")

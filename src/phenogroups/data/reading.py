@@ -110,12 +110,14 @@ def _frame(array: np.ndarray, size: tuple[int, ...] | None) -> np.ndarray:
     if size is None or array.shape[1:] == tuple(size):
         return array
     _require_dimensions(array, size)
-    missing = [new - old for new, old in zip(size, array.shape[1:], strict=True)]
-    kept = tuple(
-        slice(max(-m, 0) // 2, max(-m, 0) // 2 + min(new, new - m)) for m, new in zip(missing, size, strict=True)
-    )
-    around = [(0, 0), *((max(m, 0) // 2, max(m, 0) - max(m, 0) // 2) for m in missing)]
-    return np.pad(array[:, *kept], around, constant_values=array.min())
+    low = array.min()
+    for axis, (old, new) in enumerate(zip(array.shape[1:], size, strict=True), start=1):
+        cut, before = max(old - new, 0) // 2, max(new - old, 0) // 2
+        array = np.take(array, range(cut, cut + min(old, new)), axis=axis)
+        around = [(0, 0)] * array.ndim
+        around[axis] = (before, new - array.shape[axis] - before)
+        array = np.pad(array, around, constant_values=low)
+    return array
 
 
 def _require_dimensions(array: np.ndarray, size: tuple[int, ...]) -> None:
