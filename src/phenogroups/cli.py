@@ -267,6 +267,42 @@ class Compare(TableColumns):
         return cohort, test
 
 
+@dataclass(frozen=True, kw_only=True)
+class Check(TableColumns):
+    """Read a cohort once, say what is in it and what is odd, and whether training should start (exit code 1: no).
+
+    For example: phenogroups check subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
+    """
+
+    cohort: Annotated[Positional[str], arg(metavar="COHORT")]
+    """A table with one row per subject, a folder, or an example cohort: drawn, mnist7, mnist1, pneumonia."""
+    data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: PHENOGROUPS_DATA)")] = None
+    """Folder of an example's public files."""
+
+    def run(self) -> int:
+        from phenogroups.data.checking import Findings, check_cohort, check_table
+        from phenogroups.data.cohort import CohortError
+        from phenogroups.data.examples.named import EXAMPLES, example
+
+        try:
+            with counting_bar("reading") as progress:
+                if self.cohort in EXAMPLES:
+                    found = check_cohort(example(self.cohort, data=self.data).cohort)
+                else:
+                    rows, home, spec = self.prepare(Path(self.cohort))
+                    found = check_table(rows, spec, folder=home, progress=progress)
+        except CohortError as error:  # so wrong that nothing else could be looked at
+            found = Findings(problems=[str(error)])
+        for fact in found.facts:
+            say(fact)
+        for warning in found.warnings:
+            say(f"Warning: {warning}")
+        for problem in found.problems:
+            say(f"Problem: {problem}")
+        say(found.verdict)
+        return 0 if found.may_start else 1
+
+
 @dataclass(frozen=True)
 class Predict:
     """Assign the subjects of a new table to the subgroups of an earlier run; needs no diagnosis."""
@@ -300,6 +336,7 @@ Command = (
     | Annotated[Discover, subcommand("discover")]
     | Annotated[Compare, subcommand("compare")]
     | Annotated[Predict, subcommand("predict")]
+    | Annotated[Check, subcommand("check")]
 )
 
 

@@ -117,10 +117,10 @@ def read_cohort(
     _require_columns(rows, [spec.diagnosis, *optional, *spec.covariates])
     subject = subject_names(rows, spec)
     diagnosis = map_diagnosis(rows[spec.diagnosis], spec, subject)
-    truth, truth_names = _map_truth(rows, spec, diagnosis)
+    truth, truth_names = (None, ()) if spec.truth is None else map_truth(rows[spec.truth], diagnosis)
     group = rows[spec.group].to_numpy(dtype=str) if spec.group else subject
-    part = None if spec.split is None else _parts(rows[spec.split], group)
-    covariates = _typed(rows[list(spec.covariates)], subject)
+    part = None if spec.split is None else part_of(rows[spec.split], group)
+    covariates = typed_covariates(rows[list(spec.covariates)], subject)
     inputs = read_inputs(table, resolve_features(rows, spec), folder=folder, progress=progress)
     return Cohort(
         inputs=inputs,
@@ -330,10 +330,9 @@ def map_diagnosis(column: pd.Series, spec: TableSpec, subject: np.ndarray) -> np
     return np.where(words.isin(patient), PATIENT, CONTROL)
 
 
-def _map_truth(rows: pd.DataFrame, spec: TableSpec, diagnosis: np.ndarray) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    if spec.truth is None:
-        return None, ()
-    words = rows[spec.truth].str.strip().to_numpy(dtype=str)
+def map_truth(column: pd.Series, diagnosis: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(rows,): known subgroup of each patient, -1 where none is known; and what the subgroups are called."""
+    words = column.str.strip().to_numpy(dtype=str)
     names = tuple(sorted({word for word, ill in zip(words, diagnosis, strict=True) if ill == PATIENT and word}))
     code = {name: k for k, name in enumerate(names)}
     return np.array([code.get(word, UNKNOWN) for word in words]), names
@@ -374,7 +373,7 @@ def require_one_shape(found: list[tuple[int, ...]], subject: np.ndarray, shape: 
         )
 
 
-def _parts(column: pd.Series, group: np.ndarray) -> np.ndarray:
+def part_of(column: pd.Series, group: np.ndarray) -> np.ndarray:
     """(rows,): whether held out; a group on both sides would be recognised, not predicted."""
     held_out = (column.str.strip().str.lower() != "train").to_numpy()
     both = sorted({*group[held_out]} & {*group[~held_out]})
@@ -387,7 +386,7 @@ def _parts(column: pd.Series, group: np.ndarray) -> np.ndarray:
     return held_out
 
 
-def _typed(covariates: pd.DataFrame, subject: np.ndarray) -> pd.DataFrame:
+def typed_covariates(covariates: pd.DataFrame, subject: np.ndarray) -> pd.DataFrame:
     """Columns of numbers as numbers, others as words; empty cells as missing."""
     typed = {}
     for name, column in covariates.items():
