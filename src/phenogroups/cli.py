@@ -99,6 +99,10 @@ class TableColumns:
     """1 for grey, 3 for colour."""
     intensity: Literal["unit", "minmax", "standardise", "imagenet"] = "unit"
     """What is done to the numbers of each image; unit: integers to 0..1, others as they are."""
+    cache: Annotated[
+        Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: only if memory is too small)")
+    ] = None
+    """Decode images once into a file in this folder and train from there, whatever the cohort's size."""
 
     def prepare(self, table: Path, spec: "TableSpec | None" = None) -> "tuple[pd.DataFrame, Path, TableSpec]":
         """The rows of a table or of a folder, where their images lie, and which column means what."""
@@ -132,7 +136,9 @@ class TableColumns:
 
         rows, home, spec = self.prepare(table, spec)
         with counting_bar("reading") as progress:
-            cohort = read_cohort(rows, spec, folder=home, name=table.resolve().stem, progress=progress)
+            cohort = read_cohort(
+                rows, spec, folder=home, name=table.resolve().stem, cache=self.cache, progress=progress
+            )
         images = f"images of shape {cohort.input_shape}" if spec.image else f"{cohort.input_shape[0]} features"
         seen = f"features {', '.join(spec.features)}" if spec.features else images
         say(f"{cohort.is_patient.sum()} patients and {(~cohort.is_patient).sum()} controls, {seen}")
@@ -315,6 +321,10 @@ class Predict:
     """Where image paths begin, and which they must not leave."""
     features_file: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Features of the new subjects, if those of the run came from a file."""
+    cache: Annotated[
+        Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: only if memory is too small)")
+    ] = None
+    """Decode images once into a file in this folder and read them from there."""
     out: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: TABLE with .subgroups.csv)")] = None
     """CSV to write."""
 
@@ -325,8 +335,9 @@ class Predict:
         out = self.out or table.with_suffix(".subgroups.csv")
         with counting_bar("reading") as progress:
             rows = predict_table(
-                self.run_folder, self.table, out, progress, folder=self.folder, features_file=self.features_file
-            )
+                self.run_folder, self.table, out, progress, folder=self.folder, features_file=self.features_file,
+                cache=self.cache,
+            )  # fmt: skip
         sizes = ", ".join(f"{letter} {n}" for letter, n in rows["subgroup"].value_counts().sort_index().items())
         say(f"{len(rows)} subjects assigned ({sizes}): {out}")
 

@@ -134,11 +134,12 @@ def predict_table(
     *,
     folder: str | Path | None = None,
     features_file: str | Path | None = None,
+    cache: str | Path | None = None,
 ) -> pd.DataFrame:
     """Subgroups of new subjects, read as the run's own table was; also written to `out`.
 
     `table` may be a folder of images; `folder` is where image paths begin, by default the table's own; `features_file`
-    holds the new subjects' features if those of the run came from a file.
+    holds the new subjects' features if those of the run came from a file; `cache` is a folder to decode images into.
     """
     if Path(out).resolve() == Path(table).resolve():
         raise RunError(f"Expected another file to write than the table itself. Received: {out}.")
@@ -161,8 +162,9 @@ def predict_table(
         rows, home = read_table(table), folder or Path(table).parent
     spec = replace(spec, features_file=None if features_file is None else str(features_file))
     subject = subject_names(rows, spec)
-    inputs = read_inputs(rows, spec, folder=home, shape=method.input_shape_, progress=progress)
-    found = pd.DataFrame({"subject": subject, **prediction_columns(method.predict_cohort(inputs))})
+    inputs = read_inputs(rows, spec, folder=home, shape=method.input_shape_, cache=cache, progress=progress)
+    cohort = Cohort(inputs, np.zeros(len(inputs)))  # nobody's diagnosis is looked at
+    found = pd.DataFrame({"subject": subject, **prediction_columns(method.predict_cohort(cohort))})
     write_csv(Path(out), found)
     return found
 

@@ -106,7 +106,7 @@ def check_table(
         values = None if named is None else _attempt(found, lambda: read_inputs(rows, named, folder=folder))
         seen = [None] * len(rows) if values is None else [_seen_row(row) for row in values]
         if values is not None:
-            _check_features(found, values, named.features)
+            _check_features(found, values, () if named is None else named.features)
     else:
         seen = _look_at_files(found, rows, spec, subject, folder, progress)
     _say_who(found, diagnosis, group, names, spec, len(rows))

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from phenogroups.data.stored import Inputs, StoredRows
+
 CONTROL, PATIENT = 0, 1
 UNKNOWN = -1  # truth of a control, or of a patient whose subgroup nobody knows
 
@@ -32,7 +34,7 @@ def _not_given() -> np.ndarray:
 class Cohort:
     """Subjects with their inputs and diagnosis; `truth` is read by evaluation only."""
 
-    inputs: np.ndarray  # (subjects, features), (subjects, channels, H, W) or (subjects, channels, D, H, W)
+    inputs: Inputs  # (subjects, features), (subjects, channels, H, W) or (subjects, channels, D, H, W)
     diagnosis: np.ndarray  # (subjects,): 0 control, 1 patient
     subject: np.ndarray = field(default_factory=_not_given)  # (subjects,): unique names
     group: np.ndarray = field(default_factory=_not_given)  # (subjects,): who must stay together
@@ -43,7 +45,8 @@ class Cohort:
     name: str = "cohort"
 
     def __post_init__(self) -> None:
-        self._set(inputs=np.asanyarray(self.inputs))
+        if not isinstance(self.inputs, StoredRows):  # those stay on disk
+            self._set(inputs=np.asanyarray(self.inputs))
         count = len(self.inputs)
         if len(self.subject) == 0:
             width = len(str(max(count - 1, 0)))
@@ -96,7 +99,10 @@ class Cohort:
             )
         if self.inputs.dtype.kind not in "biuf":
             raise CohortError(f"Expected numbers as inputs. Received: values of type {self.inputs.dtype}.")
-        if np.issubdtype(self.inputs.dtype, np.floating) and not isinstance(self.inputs, np.memmap):
+        # what lies on disk was looked at when it was written there
+        if isinstance(self.inputs, np.memmap | StoredRows):
+            return
+        if np.issubdtype(self.inputs.dtype, np.floating):
             broken = ~np.isfinite(self.inputs.reshape(len(self.inputs), -1).sum(axis=1, dtype=np.float64))
             if broken.any():
                 raise CohortError(

@@ -10,8 +10,10 @@ from zipfile import BadZipFile
 import numpy as np
 import pandas as pd
 
+from phenogroups.data.cache import cached_inputs, larger_than_memory, user_cache
 from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError, name_rows
 from phenogroups.data.reading import Reading, UnreadableInput, read_input
+from phenogroups.data.stored import Inputs
 
 CONTROL_WORDS, PATIENT_WORDS = ("0", "control"), ("1", "patient")
 MISSING = ("", "n/a", "na", "nan")  # n/a: as BIDS writes it
@@ -106,6 +108,7 @@ def read_cohort(
     *,
     folder: str | Path | None = None,
     name: str | None = None,
+    cache: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Cohort:
     """The cohort that the table describes; everything wrong with it is said before anything is trained.
@@ -121,7 +124,7 @@ def read_cohort(
     group = rows[spec.group].to_numpy(dtype=str) if spec.group else subject
     part = None if spec.split is None else part_of(rows[spec.split], group)
     covariates = typed_covariates(rows[list(spec.covariates)], subject)
-    inputs = read_inputs(table, resolve_features(rows, spec), folder=folder, progress=progress)
+    inputs = read_inputs(table, resolve_features(rows, spec), folder=folder, cache=cache, progress=progress)
     return Cohort(
         inputs=inputs,
         diagnosis=diagnosis,
@@ -141,11 +144,13 @@ def read_inputs(
     *,
     folder: str | Path | None = None,
     shape: tuple[int, ...] | None = None,
+    cache: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> np.ndarray:
+) -> Inputs:
     """Images (rows, channels, ...) or features (rows, features), float32; needs no diagnosis.
 
-    `shape` is what every image must have; without it, they must have one shape.
+    `shape` is what every image must have; without it, they must have one shape. Images that would not fit into memory,
+    or any if `cache` names a folder, are decoded into a file and read from there.
     """
     rows = read_table(table)
     subject = subject_names(rows, spec)
@@ -153,15 +158,29 @@ def read_inputs(
         return read_features_file(Path(spec.features_file), subject, named=spec.subject is not None)
     if spec.image is None:
         return _read_features(rows, spec, subject)
-    images, broken = [], []
-    for number, (name, path) in enumerate(zip(subject, image_paths(rows, spec, home_of(table, folder)), strict=True)):
+    paths = image_paths(rows, spec, home_of(table, folder))
+    images: list[np.ndarray] = []
+    broken: list[tuple[int, str]] = []
+    for number, path in enumerate(paths):
+        if cache is not None:
+            break
         try:
             images.append(read_input(path.locate(), spec.reading))
         except UnreadableInput as error:
-            broken.append(f"  row {number + 1} ({name}): {path} {error}")
+            broken.append((number, str(error)))
+        if len(images) == 1 and larger_than_memory(len(rows), images[0]):
+            cache = user_cache()
         if progress is not None:
             progress(number + 1, len(rows))
-    refuse_broken(broken)
+    if cache is not None:
+        inputs = cached_inputs(
+            [path.locate for path in paths], spec.reading, Path(cache), progress=progress,
+            on_broken=lambda broken: refuse_broken(broken, subject, paths),
+            on_shapes=lambda found: require_one_shape(list(found.values()), subject[list(found)], shape),
+        )  # fmt: skip
+        require_one_shape([inputs.shape[1:]] * len(rows), subject, shape)
+        return inputs
+    refuse_broken(broken, subject, paths)
     require_one_shape([image.shape for image in images], subject, shape)
     return np.stack(images)
 
@@ -203,11 +222,11 @@ def image_paths(rows: pd.DataFrame, spec: TableSpec, home: Path | None) -> list[
     return [ImagePath(cell.strip(), home) for cell in rows[spec.image]]
 
 
-def refuse_broken(broken: list[str]) -> None:
+def refuse_broken(broken: list[tuple[int, str]], subject: np.ndarray, paths: list[ImagePath]) -> None:
     if broken:
         raise CohortError(
             f"Expected a readable file in every row. Received {len(broken)} that are not; mend or drop them:\n"
-            + "\n".join(broken)
+            + "\n".join(f"  row {row + 1} ({subject[row]}): {paths[row]} {why}" for row, why in broken)
         )
 
 

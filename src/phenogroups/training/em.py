@@ -14,6 +14,7 @@ from torch.optim.swa_utils import update_bn
 
 from phenogroups.data.augment import Augmentation
 from phenogroups.data.batches import Batch, as_tensor, effective_batch_size, read_in_blocks, training_batches
+from phenogroups.data.stored import Inputs
 from phenogroups.networks.network import Network
 
 Progress = Callable[[dict[str, float]], None]  # is told the epoch, with its fraction, and the mean losses so far
@@ -54,7 +55,7 @@ class Trainable(Protocol):
 def expectation_maximisation(
     method: Trainable,
     build: Callable[[], Network],
-    inputs: np.ndarray,
+    inputs: Inputs,
     diagnosis: np.ndarray,
     progress: Progress | None = None,
 ) -> tuple[Network, Any, list[dict[str, float]]]:
@@ -85,7 +86,7 @@ class Course:
     """One network on its way: what it has become, what is believed, and what was seen so far."""
 
     def __init__(
-        self, method: Trainable, fabric: Fabric, build: Callable[[], Network], inputs: np.ndarray, labels: Tensor,
+        self, method: Trainable, fabric: Fabric, build: Callable[[], Network], inputs: Inputs, labels: Tensor,
         attempt: int, progress: Progress | None,
     ) -> None:  # fmt: skip
         self.method, self.fabric, self.inputs, self.labels = method, fabric, inputs, labels
@@ -214,14 +215,14 @@ def _refuse_divergence(losses: dict[str, float], epoch: int, learning_rate: floa
 
 
 @torch.no_grad()
-def read_all(encoder: nn.Module, inputs: np.ndarray, read: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
+def read_all(encoder: nn.Module, inputs: Inputs, read: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
     """What `read` makes of the embeddings of all subjects, from plain inputs, in order, on the CPU."""
     encoder.eval()
     device = next(encoder.parameters()).device
     return read_in_blocks(inputs, lambda x: read(encoder(x).float()), device)
 
 
-def embed(encoder: nn.Module, inputs: np.ndarray) -> Tensor:
+def embed(encoder: nn.Module, inputs: Inputs) -> Tensor:
     """(subjects, dims), on the encoder's device."""
     z = read_all(encoder, inputs, lambda z: {"embedding": z})["embedding"]
     return z.to(next(encoder.parameters()).device)
