@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from phenogroups.data.cohort import PATIENT, Cohort, CohortError, name_rows
+from phenogroups.data.cohort import PATIENT, Cohort, CohortError, name_rows, refuse_repeated
 from phenogroups.data.decoding import UnreadableInput, decode
 from phenogroups.data.reading import prepare
 from phenogroups.data.tables import (
@@ -82,12 +82,7 @@ def check_table(
     found = Findings()
     subject = subject_names(rows, spec)
     diagnosis = _attempt(found, lambda: map_diagnosis(_column(rows, spec.diagnosis), spec, subject))
-    repeated = pd.Series(subject).duplicated(keep=False).to_numpy()
-    if repeated.any():
-        found.problems.append(
-            f"Expected every subject id once. Received repeated ids in {name_rows(subject[repeated])}. "
-            "Name rows apart, and name what belongs together in the group column."
-        )
+    _attempt(found, lambda: refuse_repeated(subject))
     group = _attempt(found, lambda: _column(rows, str(spec.group)).to_numpy(dtype=str)) if spec.group else subject
     part = None
     if spec.split is not None and group is not None:

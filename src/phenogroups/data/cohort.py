@@ -91,12 +91,7 @@ class Cohort:
                 f"Expected diagnosis 0 (control) or 1 (patient). Received: {', '.join(values)} "
                 f"in {self._rows(strange)}. Drop or recode them."
             )
-        repeated = pd.Series(self.subject).duplicated(keep=False).to_numpy()
-        if repeated.any():
-            raise CohortError(
-                f"Expected every subject id once. Received repeated ids in {self._rows(repeated)}. "
-                "Name rows apart, and name what belongs together (two eyes, two visits) in the group column."
-            )
+        refuse_repeated(self.subject)
         if self.inputs.dtype.kind not in "biuf":
             raise CohortError(f"Expected numbers as inputs. Received: values of type {self.inputs.dtype}.")
         # what lies on disk was looked at when it was written there
@@ -211,6 +206,15 @@ class Cohort:
         from phenogroups.data.tables import TableSpec, read_cohort
 
         return read_cohort(table, TableSpec(**columns))
+
+
+def refuse_repeated(subject: np.ndarray) -> None:
+    repeated = pd.Series(subject).duplicated(keep=False).to_numpy()
+    if repeated.any():
+        raise CohortError(
+            f"Expected every subject id once. Received repeated ids in {name_rows(subject[repeated])}. "
+            "Name rows apart, and name what belongs together (two eyes, two visits) in the group column."
+        )
 
 
 def name_rows(names: Sequence[str] | np.ndarray, most: int = 5) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.data.cache import cached_inputs, larger_than_memory, user_cache
-from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError, name_rows
+from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError, name_rows, refuse_repeated
 from phenogroups.data.reading import Reading, UnreadableInput, read_input
 from phenogroups.data.stored import Inputs
 
@@ -119,6 +119,7 @@ def read_cohort(
     optional = [column for column in (spec.subject, spec.group, spec.truth, spec.split) if column is not None]
     _require_columns(rows, [spec.diagnosis, *optional, *spec.covariates])
     subject = subject_names(rows, spec)
+    refuse_repeated(subject)
     diagnosis = map_diagnosis(rows[spec.diagnosis], spec, subject)
     truth, truth_names = (None, ()) if spec.truth is None else map_truth(rows[spec.truth], diagnosis)
     group = rows[spec.group].to_numpy(dtype=str) if spec.group else subject
