@@ -132,6 +132,7 @@ class TableColumns:
 
     def read(self, table: Path, spec: "TableSpec | None" = None) -> "tuple[Cohort, TableSpec]":
         """The cohort and how it was read, its feature columns named; a `spec` given is that of an earlier table."""
+        from phenogroups.data.stored import StoredRows
         from phenogroups.data.tables import read_cohort
 
         rows, home, spec = self.prepare(table, spec)
@@ -141,6 +142,8 @@ class TableColumns:
             )
         images = f"images of shape {cohort.input_shape}" if spec.image else f"{cohort.input_shape[0]} features"
         seen = f"features {', '.join(spec.features)}" if spec.features else images
+        if isinstance(cohort.inputs, StoredRows):
+            say(f"decoded images are kept in {cohort.inputs.path}; delete it when you need them no more", ERR)
         say(f"{cohort.is_patient.sum()} patients and {(~cohort.is_patient).sum()} controls, {seen}")
         return cohort, spec
 
@@ -368,7 +371,8 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"phenogroups: {error}", ERR)
         return 2
     except KeyboardInterrupt:
-        say("phenogroups: stopped; nothing was written.", ERR)
+        kept = ", but what was decoded: the same command goes on" if getattr(command, "cache", None) else ""
+        say(f"phenogroups: stopped; nothing was written{kept}.", ERR)
         return 130
 
 

@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 from phenogroups import cli
-from phenogroups.data.cohort import CohortError
+from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.layouts import read_layout
+from phenogroups.data.stored import StoredRows
 from phenogroups.data.tables import read_cohort
 
 
@@ -79,7 +80,7 @@ def test_chest_xrays(tmp_path, draw):
         f"{s}-{p}" for s in ("train", "test") for p in ("IM-0429", "NORMAL2-IM-0001", "person1")
     }
     assert cohort.truth_names == ("bacteria", "virus")
-    assert cohort.held_out.sum() == 5
+    assert cohort.is_test.sum() == 5
 
 
 def test_oct(tmp_path, draw):
@@ -168,3 +169,12 @@ def test_a_folder_goes_where_a_table_does(tmp_path, draw, capsys):
     assert "8 patients and 8 controls, images of shape (1, 8, 8)" in capsys.readouterr().out
     assert cli.main(["predict", run, str(tmp_path / "new")]) == 0
     assert list(pd.read_csv(tmp_path / "new.subgroups.csv")["subject"]) == [f"{i}.png" for i in range(8)]
+
+
+def test_a_folder_in_python(tmp_path, draw):
+    for i in range(3):
+        draw(f"control/{i}.png")
+        draw(f"patient/{i}.png")
+    cohort = Cohort.from_table(tmp_path, cache=tmp_path / ".cache")
+    assert cohort.is_patient.sum() == 3
+    assert isinstance(cohort.inputs, StoredRows)

@@ -111,7 +111,12 @@ def test_dicom_without_window(tmp_path):
     units = write_dicom(tmp_path / "b.dcm", raw, BitsStored=12, RescaleSlope=2, RescaleIntercept=-1000)
     np.testing.assert_allclose(decode(units).array[0], raw * 2.0 - 1000)
     dark = write_dicom(tmp_path / "c.dcm", raw, BitsStored=12, PhotometricInterpretation="MONOCHROME1")
-    assert decode(dark).array[0].argmax() == 0
+    np.testing.assert_allclose(decode(dark).array[0], 1 - raw / 4095, atol=1e-6)
+    dark = write_dicom(
+        tmp_path / "e.dcm", raw, BitsStored=12, RescaleSlope=2, RescaleIntercept=-1000,
+        PhotometricInterpretation="MONOCHROME1",
+    )  # fmt: skip
+    np.testing.assert_allclose(decode(dark).array[0], (4095.0 - raw) * 2 - 1000)  # as if stored the other way round
     signed = write_dicom(tmp_path / "d.dcm", (RAMP * 60 - 2000).astype(np.int16), BitsStored=12)
     np.testing.assert_allclose(decode(signed).array[0], (RAMP * 60 - 2000 + 2048) / 4095, atol=1e-6)
 
@@ -224,3 +229,27 @@ def test_imagenet_statistics():
 def test_a_reading_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(ValueError, match="Expected"):
         Reading(**wrong)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(tmp_path):
+    picture, volume = (RAMP * 4).astype(np.uint8), np.random.default_rng(0).random((4, 4, 4)).astype(np.float32)
+    for ending in ("png", "jpeg", "tif", "bmp"):
+        Image.fromarray(picture).save(tmp_path / f"a.{ending}")
+    np.save(tmp_path / "a.npy", volume)
+    for ending in ("nii", "nii.gz"):
+        nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), tmp_path / f"a.{ending}")
+    write_dicom(tmp_path / "a.dcm", picture, WindowCenter=100, WindowWidth=50)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for path in sorted(tmp_path.iterdir()):
+        whole = np.frombuffer(path.read_bytes(), np.uint8)
+        for attempt in range(60):
+            spoilt = whole.copy()
+            spoilt[rng.integers(0, min(len(whole), 400), 3)] = rng.integers(0, 256, 3)
+            path.write_bytes(spoilt[: rng.integers(1, len(whole))].tobytes() if attempt % 2 else spoilt.tobytes())
+            try:
+                assert prepare(decode(path).array, Reading(size=None)).dtype == np.float32
+            except UnreadableInput:
+                refused += 1
+    assert refused > 200

@@ -120,7 +120,7 @@ def check_cohort(cohort: Cohort) -> Findings:
     _check_covariates(found, cohort.covariates, cohort.subject)
     if cohort.inputs.ndim == 2:
         _check_features(found, np.asarray(cohort.inputs), ())
-    _compare(found, seen, cohort.subject, cohort.diagnosis, cohort.group, cohort.held_out)
+    _compare(found, seen, cohort.subject, cohort.diagnosis, cohort.group, cohort.is_test)
     return found
 
 

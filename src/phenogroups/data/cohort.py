@@ -41,7 +41,7 @@ class Cohort:
     covariates: pd.DataFrame = field(default_factory=pd.DataFrame)  # one row per subject
     truth: np.ndarray | None = None  # (subjects,): known subgroup 0..K-1, or -1
     truth_names: tuple[str, ...] = ()  # what the known subgroups are called
-    held_out: np.ndarray | None = None  # (subjects,): True where the cohort itself says who is not trained on
+    is_test: np.ndarray | None = None  # (subjects,): True where the cohort itself says who is held out
     name: str = "cohort"
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class Cohort:
             self._set(group=self.subject)
         if self.covariates.empty:
             self._set(covariates=pd.DataFrame(index=range(count)))
-        for what in ("diagnosis", "subject", "group", "covariates", "truth", "held_out"):
+        for what in ("diagnosis", "subject", "group", "covariates", "truth", "is_test"):
             values = getattr(self, what)
             if values is not None and len(values) != count:
                 raise CohortError(f"Expected {count} values of {what}, one per input. Received: {len(values)}.")
@@ -122,7 +122,7 @@ class Cohort:
             group=self.group[rows],
             covariates=self.covariates.iloc[rows],
             truth=None if self.truth is None else self.truth[rows],
-            held_out=None if self.held_out is None else self.held_out[rows],
+            is_test=None if self.is_test is None else self.is_test[rows],
         )
 
     @property
@@ -171,8 +171,15 @@ class Cohort:
 
         A group is never separated, and both parts have both classes.
         """
-        if self.held_out is not None and self.held_out.any() and not self.held_out.all():
-            return self[~self.held_out], self[self.held_out]
+        if self.is_test is not None and self.is_test.any() and not self.is_test.all():
+            for kind, who in ((PATIENT, "patients"), (CONTROL, "controls")):
+                sides = self.is_test[self.diagnosis == kind]
+                if len(sides) and (sides.all() or not sides.any()):
+                    raise CohortError(
+                        f"Expected {who} on both sides of the split. Received: all {len(sides)} "
+                        f"{'held out' if sides.all() else 'to train on'}. Move some, or leave the split column out."
+                    )
+            return self[~self.is_test], self[self.is_test]
         groups, member = np.unique(self.group.astype(str), return_inverse=True)
         ill = np.zeros(len(groups), dtype=bool)
         np.logical_or.at(ill, member, self.is_patient)
@@ -201,11 +208,27 @@ class Cohort:
         )
 
     @classmethod
-    def from_table(cls, table: str | Path | pd.DataFrame, **columns: Any) -> "Cohort":
-        """A cohort from a CSV or TSV with one row per subject; the words are those of `tables.TableSpec`."""
+    def from_table(
+        cls,
+        table: str | Path | pd.DataFrame,
+        *,
+        folder: str | Path | None = None,
+        cache: str | Path | None = None,
+        **columns: Any,
+    ) -> "Cohort":
+        """A cohort from a table with one row per subject, or from a folder; the words are those of `tables.TableSpec`.
+
+        Image paths begin in `folder`, by default the table's own. With a folder `cache`, images are decoded into a file
+        there and stay on disk.
+        """
+        from phenogroups.data.layouts import read_layout
         from phenogroups.data.tables import TableSpec, read_cohort
 
-        return read_cohort(table, TableSpec(**columns))
+        if isinstance(table, str | Path) and Path(table).is_dir():
+            layout, name = read_layout(table), Path(table).resolve().stem
+            spec = replace(layout.spec, **columns)
+            return read_cohort(layout.rows, spec, folder=layout.folder, name=name, cache=cache)
+        return read_cohort(table, TableSpec(**columns), folder=folder, cache=cache)
 
 
 def refuse_repeated(subject: np.ndarray) -> None:

@@ -45,7 +45,7 @@ def decode(path: Path) -> Decoded:
             return Decoded(_decode_npy(path), "npy")
         if name.endswith(VOLUMES):
             return Decoded(_decode_nifti(path), "nifti")
-        if name.endswith(DICOM) or _says_dicom(path):
+        if name.endswith(DICOM) or says_dicom(path):
             return Decoded(_decode_dicom(path), "dicom")
     except UnreadableInput:
         raise
@@ -102,7 +102,7 @@ def _decode_nifti(path: Path) -> np.ndarray:
     return np.asarray(volume.get_fdata(dtype=np.float32)).reshape(shape)[None]
 
 
-def _says_dicom(path: Path) -> bool:
+def says_dicom(path: Path) -> bool:
     """Whether the file has DICOM's mark, whatever it is called: scanners export files without an ending."""
     if path.suffix and not path.suffix[1:].isdigit():  # 1.2.840.113619 is a name, not an ending
         return False
@@ -134,18 +134,25 @@ def _decode_dicom(path: Path) -> np.ndarray:
             raise UnreadableInput(f"is DICOM of {frames} colour pictures; expected one picture or a grey volume")
         return np.moveaxis(array, -1, 0)
     values = apply_modality_lut(array, file)
+    own_units = False
     if file.get("WindowCenter") is not None:
         # two more values tell what the window's dark and bright end have become
         ends = np.array([-1e9, 1e9])
-        windowed = apply_windowing(np.concatenate([np.asarray(values, dtype=np.float64).ravel(), ends]), file)
+        with np.errstate(over="ignore"):  # of a sigmoid window
+            windowed = apply_windowing(np.concatenate([np.asarray(values, dtype=np.float64).ravel(), ends]), file)
         low, high = windowed[-2:]
         values = ((windowed[:-2] - low) / (high - low)).reshape(array.shape)
     elif "VOILUTSequence" in file:
         values = apply_voi(values, file)
         values = values / float(2 ** int(file.VOILUTSequence[0].LUTDescriptor[2]) - 1)
-    elif values is array or np.array_equal(values, array):
+    else:
         most = 2 ** int(file.BitsStored) - 1
-        values = (array.astype(np.float32) + (most + 1) / 2 * int(file.PixelRepresentation)) / most
+        low = -(most + 1) / 2 * int(file.PixelRepresentation)  # of stored numbers
+        own_units = not np.array_equal(values, array)
+        values = np.asarray(values, dtype=np.float64) if own_units else (array - low) / most
     if file.get("PhotometricInterpretation") == "MONOCHROME1":  # its low values are bright
-        values = values.max() + values.min() - values if file.get("WindowCenter") is None else 1 - values
+        turn = 1.0
+        if own_units:
+            turn = float(apply_modality_lut(np.array([0.0]), file)[0]) * 2 + float(file.RescaleSlope) * (2 * low + most)
+        values = turn - values
     return np.asarray(values, dtype=np.float32)[None]

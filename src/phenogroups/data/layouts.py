@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from phenogroups.data.cohort import CohortError
-from phenogroups.data.decoding import ENDINGS, PICTURES
+from phenogroups.data.decoding import ENDINGS, PICTURES, says_dicom
 from phenogroups.data.tables import TableSpec, read_table
 
 SPLITS = ("train", "val", "validation", "test")
@@ -81,7 +81,7 @@ def _files(folder: Path) -> Iterable[Path]:
 
 
 def _is_image(path: Path) -> bool:
-    return path.name.lower().endswith(ENDINGS) or not path.suffix or path.suffix[1:].isdigit()
+    return path.name.lower().endswith(ENDINGS) or says_dicom(path)
 
 
 def class_folders(folder: Path) -> Layout:

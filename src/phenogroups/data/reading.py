@@ -53,6 +53,8 @@ def prepare(array: np.ndarray, reading: Reading) -> np.ndarray:
     """A decoded array as networks see it: (channels, *space), float32."""
     if array.dtype.kind not in "biuf":
         raise UnreadableInput(f"holds values of type {array.dtype}; expected numbers")
+    if array.size == 0:
+        raise UnreadableInput(f"holds no numbers: its shape is {array.shape}")
     if not np.isfinite(array).all():
         raise UnreadableInput(f"holds NaN or infinite values ({(~np.isfinite(array)).sum()} of {array.size})")
     array = _intensity(_to_unit(array), reading.intensity, is_float=array.dtype.kind == "f")

@@ -132,7 +132,7 @@ def read_cohort(
         subject=subject,
         group=group,
         covariates=covariates,
-        held_out=part,
+        is_test=part,
         truth=truth,
         truth_names=truth_names,
         name=name or (Path(table).stem if isinstance(table, str | Path) else "table"),
