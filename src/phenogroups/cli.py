@@ -260,7 +260,7 @@ class Compare(TableColumns):
         if given or not Path(self.cohort).exists():
             missing = ", which does not exist" if not given else f" with {', '.join(given)}, which are for examples"
             raise ValueError(
-                f"Expected a table or folder of subjects or an example cohort ({', '.join(EXAMPLES)}). "
+                f"Expected a folder, a table of subjects or an example cohort ({', '.join(EXAMPLES)}). "
                 f"Received: {self.cohort}{missing}."
             )
         cohort, spec = self.read(Path(self.cohort))

@@ -111,6 +111,8 @@ def test_an_interruption_is_gone_on_with(home, decoded, monkeypatch):
     with partial.open("r+b") as file:  # one row was on its way to the disk when the power went
         file.seek(128 + 3 * 16 * 16 * 4)
         file.write(b"\xff" * 8)
+    with next((home.parent / "cache").glob("*.journal")).open("ab") as file:  # and an entry was cut off
+        file.write(b"\1\2\3")
     decoded.clear()
     there = read(home)
     assert decoded == ["3.png", *[f"{i}.png" for i in range(15, 40)]]

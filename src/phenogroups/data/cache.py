@@ -153,16 +153,8 @@ def _write_row(numbers: IO[bytes], log: IO[bytes], begin: int, row: int, image: 
 
 def _header(path: Path) -> tuple[int, tuple[int, ...]]:
     """Where the rows begin, and their shape."""
-    stored = np.load(path, mmap_mode="r", allow_pickle=False) if path.suffix == ".npy" else _open_partial(path)
+    stored = np.load(path, mmap_mode="r", allow_pickle=False)
     return stored.offset, stored.shape
-
-
-def _open_partial(path: Path) -> np.memmap:
-    with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        begin = file.tell()
-    return np.memmap(path, dtype=dtype, mode="r", offset=begin, shape=shape)
 
 
 def _resume(partial: Path, journal: Path, count: int) -> set[int]:
@@ -173,6 +165,7 @@ def _resume(partial: Path, journal: Path, count: int) -> set[int]:
         begin, shape = _header(partial)
         if shape[0] != count:
             return set()
+        os.truncate(journal, journal.stat().st_size // RECORD.itemsize * RECORD.itemsize)  # its last entry may be torn
         return {row for row, good in _checked(partial, journal, begin, shape) if good}
     except (ValueError, OSError):  # interrupted before the header was whole
         return set()
@@ -193,8 +186,7 @@ def _is_sound(whole: Path, record: Path, progress: Callable[[int, int], None] | 
 
 
 def _checked(path: Path, journal: Path, begin: int, shape: tuple[int, ...]) -> Iterator[tuple[int, bool]]:
-    raw = journal.read_bytes()
-    entries = np.frombuffer(raw[: len(raw) // RECORD.itemsize * RECORD.itemsize], RECORD)
+    entries = np.frombuffer(journal.read_bytes(), RECORD)
     size = int(np.prod(shape[1:], dtype=np.int64)) * DTYPE.itemsize
     buffer = bytearray(size)
     with path.open("rb", buffering=0) as file:
