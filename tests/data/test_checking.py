@@ -112,9 +112,9 @@ def unreadable(home):
     [
         (unreadable, {}, ["3 files cannot be used", "row 8 (sub-07): 7.png cannot be read",
                           "row 10 (sub-09): 9.png does not exist", "row 12 (sub-11): 11.npy holds NaN"], []),
-        (copied, {}, [], ["1 input more than once; drop the copies:", "row 1 (sub-00) = row 2 (sub-01)"]),
+        (copied, {}, [], ["1 input more than once; drop the copies:", "row 1 (sub-00): 0.png = row 2 (sub-01): 1.png"]),
         (copied, {"group": None}, [], ["or give them one group: else one may be held out"]),
-        (copied_across, {}, ["1 input in both diagnoses", "row 4 (sub-03) = row 31 (sub-30)"], []),
+        (copied_across, {}, ["1 input in both diagnoses", "row 4 (sub-03): 3.png = row 31 (sub-30): 30.png"], []),
         (copied_across_splits, {"split": "part"}, ["1 input in both parts of the split", "row 3 (sub-02)"], []),
         (all_larger, {"reading": Reading((8, 8))}, [], ["differ in size (patients: 9 x 9 (20); controls: 8 x 8 (20))"]),
         (all_larger, {}, ["Expected images of shape"], ["differ in size"]),

@@ -107,7 +107,8 @@ def check_table(
     _say_who(found, diagnosis, group, names, spec, len(rows))
     if covariates is not None:
         _check_covariates(found, covariates, subject)
-    _compare(found, seen, subject, diagnosis, group, part)
+    files = subject if spec.image is None or spec.image not in rows.columns else rows[spec.image].to_numpy(dtype=str)
+    _compare(found, seen, _labels(subject, files), diagnosis, group, part)
     return found
 
 
@@ -120,7 +121,7 @@ def check_cohort(cohort: Cohort) -> Findings:
     _check_covariates(found, cohort.covariates, cohort.subject)
     if cohort.inputs.ndim == 2:
         _check_features(found, np.asarray(cohort.inputs), ())
-    _compare(found, seen, cohort.subject, cohort.diagnosis, cohort.group, cohort.is_test)
+    _compare(found, seen, _labels(cohort.subject, cohort.subject), cohort.diagnosis, cohort.group, cohort.is_test)
     return found
 
 
@@ -257,7 +258,7 @@ def _check_features(found: Findings, values: np.ndarray, names: tuple[str, ...])
 
 
 def _compare(
-    found: Findings, seen: Sequence[Seen | None], subject: np.ndarray, diagnosis: np.ndarray | None,
+    found: Findings, seen: Sequence[Seen | None], labels: list[str], diagnosis: np.ndarray | None,
     group: np.ndarray | None, part: np.ndarray | None,
 ) -> None:  # fmt: skip
     good = np.array([i for i, one in enumerate(seen) if one is not None], dtype=int)
@@ -273,13 +274,13 @@ def _compare(
             found.facts.append(f"{what}: {_most(values)}.")
         read_as = Counter(one.read_as for one in inputs).most_common(1)[0][0]
         found.facts.append(f"The network would see {read_as}, channels first.")
-    _check_duplicates(found, inputs, good, subject, diagnosis, group, part)
+    _check_duplicates(found, inputs, good, labels, diagnosis, group, part)
     if diagnosis is not None:
         _check_shortcuts(found, inputs, diagnosis[good] == PATIENT)
 
 
 def _check_duplicates(
-    found: Findings, inputs: list[Seen], good: np.ndarray, subject: np.ndarray, diagnosis: np.ndarray | None,
+    found: Findings, inputs: list[Seen], good: np.ndarray, labels: list[str], diagnosis: np.ndarray | None,
     group: np.ndarray | None, part: np.ndarray | None,
 ) -> None:  # fmt: skip
     same: dict[bytes, list[int]] = defaultdict(list)
@@ -296,11 +297,11 @@ def _check_duplicates(
         across = [rows for rows in left if len({str(values[i]) for i in rows}) > 1]
         left = [rows for rows in left if rows not in across]
         if across:
-            found.problems.append(f"{_count(len(across), 'input')} in both {what}; {remedy}:{_pairs(across, subject)}")
+            found.problems.append(f"{_count(len(across), 'input')} in both {what}; {remedy}:{_pairs(across, labels)}")
     if left:
         apart = [rows for rows in left if group is None or len({str(group[i]) for i in rows}) > 1]
         remedy = "drop the copies" + (", or give them one group: else one may be held out" if apart else "")
-        found.warnings.append(f"{_count(len(left), 'input')} more than once; {remedy}:{_pairs(left, subject)}")
+        found.warnings.append(f"{_count(len(left), 'input')} more than once; {remedy}:{_pairs(left, labels)}")
 
 
 def _check_shortcuts(found: Findings, inputs: list[Seen], ill: np.ndarray) -> None:
@@ -341,8 +342,14 @@ def _chance_larger(values: np.ndarray, ill: np.ndarray) -> float:
     return float((ranks[ill].sum() - n * (n + 1) / 2) / (n * (len(values) - n)))
 
 
-def _pairs(copies: list[list[int]], subject: np.ndarray, most: int = 20) -> str:
-    lines = [f"\n    {' = '.join(f'row {i + 1} ({subject[i]})' for i in rows[:4])}" for rows in copies[:most]]
+def _labels(subject: np.ndarray, files: np.ndarray) -> list[str]:
+    """`row 4 (sub-03): 3.png`: how a row is pointed at."""
+    pairs = enumerate(zip(subject, files, strict=True), start=1)
+    return [f"row {i} ({name})" + (f": {file}" if file != name else "") for i, (name, file) in pairs]
+
+
+def _pairs(copies: list[list[int]], labels: list[str], most: int = 20) -> str:
+    lines = [f"\n    {' = '.join(labels[i] for i in rows[:4])}" for rows in copies[:most]]
     return "".join(lines) + (f"\n    and {len(copies) - most} more" if len(copies) > most else "")
 
 
