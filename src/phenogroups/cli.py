@@ -252,7 +252,7 @@ class Compare(TableColumns):
             given = [f.name for f in fields(TableColumns) if getattr(self, f.name) != f.default]
             given += ["test"] if self.test is not None else []
             if given:
-                options = ", ".join(f"--{name}" for name in given)
+                options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
                 raise ValueError(f"Expected {options} only with a table. Received: the example {self.cohort}.")
             with ERR.status(f"reading {self.cohort}"):
                 return example(self.cohort, data=self.data, labels=self.labels, subjects=self.subjects), None

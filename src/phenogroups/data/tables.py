@@ -401,7 +401,7 @@ def part_of(column: pd.Series, group: np.ndarray) -> np.ndarray:
         raise CohortError(
             f"Expected every group on one side of the split in column {column.name!r}. Received: {len(both)} on both "
             f"({', '.join(both[:5])}{', ...' if len(both) > 5 else ''}). Move their rows to one side, or leave the "
-            "column out (--split): a share is then held out by whole groups."
+            "column out (--split; of a folder, give its train folder alone): a share is then held out by whole groups."
         )
     return held_out
 
