@@ -28,7 +28,7 @@ class Adjustment:
     def __call__(self, cohort: Cohort) -> np.ndarray:
         """The cohort's inputs, float32, as if all subjects had the covariates of the mean control."""
         away = regressors(cohort, from_bytes(self.columns)) - self.center.numpy()
-        adjusted = cohort.inputs.reshape(len(cohort), -1).astype(np.float64)
+        adjusted = np.asarray(cohort.inputs).reshape(len(cohort), -1).astype(np.float64)
         # one after the other: a matrix product would round by the number of its rows
         for amount, slope in zip(away.T, self.slopes.numpy(), strict=True):
             adjusted -= amount[:, None] * slope

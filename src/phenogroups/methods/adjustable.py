@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from phenogroups.clustering.adjust import Adjustment, column_name, fit_adjustment
 from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.stored import Inputs
 from phenogroups.methods.base import under
 from phenogroups.methods.without_network import WithoutNetwork
 from phenogroups.training.em import Progress
@@ -31,7 +31,7 @@ class Adjustable(WithoutNetwork):
             cohort = replace(cohort, inputs=self.adjustment_(cohort))
         super()._fit(cohort, progress)
 
-    def _inputs(self, X: Any) -> np.ndarray:
+    def _inputs(self, X: Any) -> Inputs:
         inputs = super()._inputs(X)
         if not self.adjust:
             return inputs

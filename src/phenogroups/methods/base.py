@@ -17,6 +17,7 @@ from typeguard import TypeCheckError, check_type
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.stored import Inputs
 from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_encoder, has_weights
 from phenogroups.networks.network import Network
 from phenogroups.training.em import Embed, Progress, expectation_maximisation, read_all
@@ -134,7 +135,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} must say how it is fitted.")
 
-    def _predict(self, inputs: np.ndarray) -> Prediction:
+    def _predict(self, inputs: Inputs) -> Prediction:
         raise NotImplementedError(f"{type(self).__name__} must say how it predicts.")
 
     def __sklearn_tags__(self):
@@ -168,7 +169,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         patient = y == self.classes_[-1] if len(self.classes_) == 2 else np.full(len(y), True)
         return Cohort(X, patient.astype(np.int64))
 
-    def _inputs(self, X: Any) -> np.ndarray:
+    def _inputs(self, X: Any) -> Inputs:
         if isinstance(X, Cohort):
             inputs = X.inputs
         elif len(self.input_shape_) == 1:
@@ -272,7 +273,7 @@ class DeepMethod(Method):
         return self.backbone_rate if has_weights(self.encoder, self.weights) else 1.0
 
     def build(
-        self, input_shape: tuple[int, ...], inputs: np.ndarray | None = None, saved: Mapping[str, Tensor] | None = None
+        self, input_shape: tuple[int, ...], inputs: Inputs | None = None, saved: Mapping[str, Tensor] | None = None
     ) -> Network:
         """A new network, scaled for these inputs if they are features; `saved` is what its encoder is then given."""
         name = default_encoder(input_shape) if self.encoder == "auto" else self.encoder
@@ -280,7 +281,7 @@ class DeepMethod(Method):
         if inputs is not None:
             encoder.check_inputs(inputs)
         if isinstance(encoder, MLP) and inputs is not None and self.weights is None:  # each feature has its own units
-            encoder.fit_scaling(torch.tensor(inputs))
+            encoder.fit_scaling(torch.tensor(np.asarray(inputs)))
         if self.encoder_rate == 0:
             encoder.freeze()
         return Network(encoder, self.heads(encoder, input_shape))
@@ -296,12 +297,12 @@ class DeepMethod(Method):
             cohort = cohort.patients
         self._train(cohort.inputs, cohort.diagnosis, progress)
 
-    def _train(self, inputs: np.ndarray, diagnosis: np.ndarray, progress: Progress | None) -> None:
+    def _train(self, inputs: Inputs, diagnosis: np.ndarray, progress: Progress | None) -> None:
         self.network_, self.beliefs_, self.history_ = expectation_maximisation(
             self, lambda: self.build(inputs.shape[1:], inputs), inputs, diagnosis, progress
         )
 
-    def _predict(self, inputs: np.ndarray) -> Prediction:
+    def _predict(self, inputs: Inputs) -> Prediction:
         found = read_all(
             self.encoder_of(self.network_), inputs,
             lambda z: {"embedding": z, **self.read(self.network_, z, self.beliefs_)},

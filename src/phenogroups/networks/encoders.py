@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from phenogroups.data.stored import Inputs
 from phenogroups.networks.weights import IMAGENET, load_weights, read_weights
 
 Shape = tuple[int, ...]  # of one input: (features,), (channels, H, W) or (channels, D, H, W)
@@ -18,6 +19,7 @@ HUGGING_FACE = "hf:"  # before the name or the folder of one of its models
 LEAST_SIDE = 32  # of MONAI's encoders: they halve five times, and need a pixel left to pool
 
 # between which inputs of an intensity lie; also those standardised by other images than ImageNet's, but not 0 to 255
+TELLING = 1000  # inputs that are looked at for their units
 LIMITS: dict[str | None, tuple[float, float]] = {"unit": (0, 1), "imagenet": (-20, 20)}
 
 CONV = {2: nn.Conv2d, 3: nn.Conv3d}
@@ -41,10 +43,11 @@ class Encoder(nn.Module):
         """A frozen encoder stays in evaluation: batch normalisation and dropout would move its embeddings."""
         return super().train(mode and not self.frozen)
 
-    def check_inputs(self, inputs: np.ndarray) -> None:
+    def check_inputs(self, inputs: Inputs) -> None:
         """Raise where inputs cannot be in the units that its weights were learned in."""
         low, high = LIMITS.get(self.expects, (-np.inf, np.inf))
-        found = float(inputs.min()), float(inputs.max())
+        some = np.asarray(inputs[:: -(-len(inputs) // TELLING)])  # enough to tell units, however large the cohort
+        found = float(some.min()), float(some.max())
         if found[0] < low or found[1] > high:
             raise ValueError(
                 f"Expected images of intensity {self.expects!r} for these weights, between {low} and {high}. Received: "

@@ -14,6 +14,7 @@ from torch.optim.swa_utils import update_bn
 
 from phenogroups.data.augment import Augmentation
 from phenogroups.data.batches import Batch, as_tensor, effective_batch_size, read_in_blocks, training_batches
+from phenogroups.data.stored import Inputs
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
 
@@ -56,7 +57,7 @@ class Trainable(Protocol):
 def expectation_maximisation(
     method: Trainable,
     build: Callable[[], Network],
-    inputs: np.ndarray,
+    inputs: Inputs,
     diagnosis: np.ndarray,
     progress: Progress | None = None,
 ) -> tuple[Network, Any, list[dict[str, float]]]:
@@ -87,7 +88,7 @@ class Course:
     """One network on its way: what it has become, what is believed, and what was seen so far."""
 
     def __init__(
-        self, method: Trainable, fabric: Fabric, build: Callable[[], Network], inputs: np.ndarray, labels: Tensor,
+        self, method: Trainable, fabric: Fabric, build: Callable[[], Network], inputs: Inputs, labels: Tensor,
         attempt: int, progress: Progress | None,
     ) -> None:  # fmt: skip
         self.method, self.fabric, self.inputs, self.labels = method, fabric, inputs, labels
@@ -233,7 +234,7 @@ def _refuse_divergence(losses: dict[str, float], epoch: int, learning_rate: floa
 
 
 @torch.no_grad()
-def read_all(encoder: nn.Module, inputs: np.ndarray, read: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
+def read_all(encoder: nn.Module, inputs: Inputs, read: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
     """What `read` makes of the embeddings of all subjects, from plain inputs, in order, on the CPU."""
     encoder.eval()
     device = next(encoder.parameters()).device
@@ -245,7 +246,7 @@ def on_device(encoder: nn.Module, device: str) -> nn.Module:
     return Fabric(accelerator=device, devices=1).to_device(encoder)
 
 
-def embed(encoder: nn.Module, inputs: np.ndarray) -> Tensor:
+def embed(encoder: nn.Module, inputs: Inputs) -> Tensor:
     """(subjects, dims), on the encoder's device."""
     z = read_all(encoder, inputs, lambda z: {"embedding": z})["embedding"]
     return z.to(next(encoder.parameters()).device)
