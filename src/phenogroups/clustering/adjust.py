@@ -51,7 +51,7 @@ def fit_adjustment(cohort: Cohort, names: Sequence[str]) -> Adjustment:
             f"Received: {len(controls)} controls. Bring more, or adjust for less."
         )
     center, scale = x.mean(axis=0), x.std(axis=0)
-    y = controls.inputs.reshape(len(controls), -1).astype(np.float64)
+    y = np.asarray(controls.inputs).reshape(len(controls), -1).astype(np.float64)
     slopes, _, rank, _ = np.linalg.lstsq((x - center) / scale, y - y.mean(axis=0), rcond=None)
     if rank < x.shape[1]:
         raise CohortError(
