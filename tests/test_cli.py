@@ -58,7 +58,7 @@ def test_help_imports_nothing_heavy():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("command", ["demo", "discover", "compare", "predict"])
+@pytest.mark.parametrize("command", ["demo", "discover", "compare", "predict", "check"])
 def test_every_option_is_explained(command, capsys):
     with pytest.raises(SystemExit) as exit_:
         cli.main([command, "--help"])

@@ -346,7 +346,7 @@ def test_kinds():
     [
         ({"methods": ["magic", "kmeans"]}, ValueError, "methods among kmeans.*or all. Received: magic"),
         ({"methods": []}, ValueError, "Received: none"),
-        ({"settings": {"epoch": 3}}, ValueError, "of the methods kmeans: n_starts, n_subgroups, seed.*'epoch'"),
+        ({"settings": {"epoch": 3}}, ValueError, "of the methods kmeans: adjust, n_starts, n_subgroups, seed.*'epoch'"),
         ({"settings": {"simclr.epochs": 3}}, ValueError, "Received: 'simclr.epochs'"),
         ({"settings": {"kmeans.epochs": 3}}, ValueError, "settings of kmeans among"),
         ({"settings": {"n_starts": "many"}}, ValueError, "Expected n_starts as int"),

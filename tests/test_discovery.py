@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -203,7 +204,8 @@ def test_images_of_another_shape_are_refused_by_name(made, tmp_path, monkeypatch
         pytest.skip("features have no shape")
     monkeypatch.setattr(type(found.method), "_predict", lambda *_: pytest.fail("computed something"))
     Image.fromarray(np.zeros((20, 16, 3), dtype=np.uint8)).save(tmp_path / "new.png")
-    table = pd.DataFrame({"id": ["old", "new"], "scan": [home / "scans" / "0.png", tmp_path / "new.png"]})
+    table = pd.DataFrame({"id": ["old", "new"], "scan": ["old.png", "new.png"]})
+    shutil.copy(home / "scans" / "0.png", tmp_path / "old.png")
     table.to_csv(tmp_path / "new.csv", index=False)
     with pytest.raises(CohortError) as error:
         predict_table(home / "run", tmp_path / "new.csv", tmp_path / "out.csv")

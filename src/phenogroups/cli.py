@@ -13,6 +13,8 @@ from rich.console import Console
 from tyro.conf import Positional, arg, subcommand
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from phenogroups.comparison import Comparison, Step
     from phenogroups.data.cohort import Cohort
     from phenogroups.data.study import Study
@@ -66,9 +68,13 @@ class TableColumns:
     """How a table is read: one row per subject."""
 
     image: Column = None
-    """Column of image paths, relative to the table; without it, columns of numbers are used."""
+    """Column of image paths; without it, columns of numbers are used."""
     features: Columns = ()
     """Columns of numbers; by default all that have no other meaning."""
+    features_file: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Instead of columns: .npy, .npz or .parquet, by subject or with one row per row of the table."""
+    folder: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: the table's)")] = None
+    """Where image paths begin, and which they must not leave."""
     diagnosis: Annotated[str, arg(metavar="COLUMN")] = "diagnosis"
     """Column that tells patients from controls."""
     control: Words = ()
@@ -83,41 +89,74 @@ class TableColumns:
     """Columns such as age, sex, site: not learned from."""
     truth: Column = None
     """Column of known subgroups, for evaluation only."""
+    split: Column = None
+    """Column whose word train means trained on; all other rows are held out."""
     size: Annotated[tuple[int, ...], arg(metavar="SIDE ...", help_behavior_hint="")] = ()
     """Resize images to this (height width, or depth height width)."""
+    frame: Annotated[tuple[int, ...], arg(metavar="SIDE ...", help_behavior_hint="")] = ()
+    """Then crop or pad them to this about their centre, without a change of scale."""
     channels: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: as found)")] = None
     """1 for grey, 3 for colour."""
-    intensity: Literal["unit", "minmax", "standardise"] = "unit"
+    intensity: Literal["unit", "minmax", "standardise", "imagenet"] = "unit"
     """What is done to the numbers of each image; unit: integers to 0..1, others as they are."""
+    cache: Annotated[
+        Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: only if memory is too small)")
+    ] = None
+    """Decode images once into a file in this folder and train from there, whatever the cohort's size."""
+
+    def prepare(self, table: Path, spec: "TableSpec | None" = None) -> "tuple[pd.DataFrame, Path, TableSpec]":
+        """The rows of a table or of a folder, where their images lie, and which column means what."""
+        from dataclasses import replace
+
+        from phenogroups.data.layouts import read_layout
+        from phenogroups.data.reading import Reading
+        from phenogroups.data.tables import TableSpec, read_table, resolve_features
+
+        if self.image is not None and self.features_file is not None:
+            raise ValueError("Expected --image or --features-file. Received both. Say which is to be learned from.")
+        known, home = TableSpec(), self.folder or table.parent
+        if table.is_dir():
+            layout = read_layout(table)
+            rows, known, home = layout.rows, layout.spec, layout.folder
+            for note in layout.notes:
+                say(note, ERR)
+        else:
+            rows = read_table(table)
+        if spec is None:
+            columns = {f.name: getattr(self, f.name) for f in fields(TableColumns) if f.name in vars(known)}
+            given = {name: value for name, value in columns.items() if value != getattr(TableSpec(), name)}
+            given |= {} if self.features_file is None else {"features_file": str(self.features_file), "image": None}
+            reading = Reading(self.size or None, self.channels, self.intensity, self.frame or None)
+            spec = resolve_features(rows, replace(known, **given, reading=reading))
+        return rows, home, spec
 
     def read(self, table: Path, spec: "TableSpec | None" = None) -> "tuple[Cohort, TableSpec]":
         """The cohort and how it was read, its feature columns named; a `spec` given is that of an earlier table."""
-        from phenogroups.data.reading import Reading
-        from phenogroups.data.tables import TableSpec, read_cohort, read_table, resolve_features
+        from phenogroups.data.stored import StoredRows
+        from phenogroups.data.tables import read_cohort
 
-        if spec is None:
-            spec = TableSpec(
-                diagnosis=self.diagnosis, control=self.control, patient=self.patient, image=self.image,
-                features=self.features, subject=self.subject, group=self.group, covariates=self.covariates,
-                truth=self.truth, reading=Reading(self.size or None, self.channels, self.intensity),
-            )  # fmt: skip
-            spec = resolve_features(read_table(table), spec)
+        rows, home, spec = self.prepare(table, spec)
         with counting_bar("reading") as progress:
-            cohort = read_cohort(table, spec, progress=progress)
-        seen = f"features {', '.join(spec.features)}" if spec.features else f"images of shape {cohort.input_shape}"
+            cohort = read_cohort(
+                rows, spec, folder=home, name=table.resolve().stem, cache=self.cache, progress=progress
+            )
+        images = f"images of shape {cohort.input_shape}" if spec.image else f"{cohort.input_shape[0]} features"
+        seen = f"features {', '.join(spec.features)}" if spec.features else images
+        if isinstance(cohort.inputs, StoredRows):
+            say(f"decoded images are kept in {cohort.inputs.path}; delete it when you need them no more", ERR)
         say(f"{cohort.is_patient.sum()} patients and {(~cohort.is_patient).sum()} controls, {seen}")
         return cohort, spec
 
 
 @dataclass(frozen=True, kw_only=True)
 class Discover(TableColumns):
-    """Find subgroups among the patients of a table (CSV or TSV, one row per subject) and write a run folder.
+    """Find subgroups among the patients of a table (one row per subject) or of a folder, and write a run folder.
 
     For example: phenogroups discover subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
     """
 
     table: Annotated[Positional[Path], arg(metavar="TABLE")]
-    """One row per subject."""
+    """CSV, TSV or Parquet with one row per subject; or a folder: <class>/*, BIDS, ODIR-5K, Kermany's X-rays or OCT."""
     subgroups: int = 2
     """How many subgroups to look for."""
     out: Path = Path("phenogroups-run")
@@ -156,7 +195,7 @@ class Compare(TableColumns):
     """
 
     cohort: Annotated[Positional[str], arg(metavar="COHORT")]
-    """A table with one row per subject, or an example cohort: drawn, mnist7, mnist1, pneumonia."""
+    """A table with one row per subject, a folder, or an example cohort: drawn, mnist7, mnist1, pneumonia."""
     methods: Annotated[tuple[str, ...], arg(metavar="METHOD ...")]
     """Methods by name, or all; a wrong name lists them."""
     seeds: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 3)")] = None
@@ -213,15 +252,15 @@ class Compare(TableColumns):
             given = [f.name for f in fields(TableColumns) if getattr(self, f.name) != f.default]
             given += ["test"] if self.test is not None else []
             if given:
-                options = ", ".join(f"--{name}" for name in given)
+                options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
                 raise ValueError(f"Expected {options} only with a table. Received: the example {self.cohort}.")
             with ERR.status(f"reading {self.cohort}"):
                 return example(self.cohort, data=self.data, labels=self.labels, subjects=self.subjects), None
         given = [f"--{name}" for name in ("data", "labels", "subjects") if getattr(self, name) is not None]
-        if given or not Path(self.cohort).is_file():
-            missing = ", which is no file" if not given else f" with {', '.join(given)}, which are for examples"
+        if given or not Path(self.cohort).exists():
+            missing = ", which does not exist" if not given else f" with {', '.join(given)}, which are for examples"
             raise ValueError(
-                f"Expected a table of subjects or an example cohort ({', '.join(EXAMPLES)}). "
+                f"Expected a folder, a table of subjects or an example cohort ({', '.join(EXAMPLES)}). "
                 f"Received: {self.cohort}{missing}."
             )
         cohort, spec = self.read(Path(self.cohort))
@@ -237,6 +276,42 @@ class Compare(TableColumns):
         return cohort, test
 
 
+@dataclass(frozen=True, kw_only=True)
+class Check(TableColumns):
+    """Read a cohort once, say what is in it and what is odd, and whether training should start (exit code 1: no).
+
+    For example: phenogroups check subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
+    """
+
+    cohort: Annotated[Positional[str], arg(metavar="COHORT")]
+    """A table with one row per subject, a folder, or an example cohort: drawn, mnist7, mnist1, pneumonia."""
+    data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: PHENOGROUPS_DATA)")] = None
+    """Folder of an example's public files."""
+
+    def run(self) -> int:
+        from phenogroups.data.checking import Findings, check_cohort, check_table
+        from phenogroups.data.cohort import CohortError
+        from phenogroups.data.examples.named import EXAMPLES, example
+
+        try:
+            with counting_bar("reading") as progress:
+                if self.cohort in EXAMPLES:
+                    found = check_cohort(example(self.cohort, data=self.data).cohort)
+                else:
+                    rows, home, spec = self.prepare(Path(self.cohort))
+                    found = check_table(rows, spec, folder=home, progress=progress)
+        except CohortError as error:  # so wrong that nothing else could be looked at
+            found = Findings(problems=[str(error)])
+        for fact in found.facts:
+            say(fact)
+        for warning in found.warnings:
+            say(f"Warning: {warning}")
+        for problem in found.problems:
+            say(f"Problem: {problem}")
+        say(found.verdict)
+        return 0 if found.may_start else 1
+
+
 @dataclass(frozen=True)
 class Predict:
     """Assign the subjects of a new table to the subgroups of an earlier run; needs no diagnosis."""
@@ -244,16 +319,28 @@ class Predict:
     run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder written by discover."""
     table: Annotated[Positional[Path], arg(metavar="TABLE")]
-    """One row per subject, with the columns that the run was trained on."""
+    """One row per subject, with the columns that the run was trained on; or a folder of images."""
+    folder: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: the table's)")] = None
+    """Where image paths begin, and which they must not leave."""
+    features_file: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Features of the new subjects, if those of the run came from a file."""
+    cache: Annotated[
+        Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: only if memory is too small)")
+    ] = None
+    """Decode images once into a file in this folder and read them from there."""
     out: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: TABLE with .subgroups.csv)")] = None
     """CSV to write."""
 
     def run(self) -> None:
         from phenogroups.discovery import predict_table
 
-        out = self.out or self.table.with_suffix(".subgroups.csv")
+        table = self.table.resolve() if self.table.is_dir() else self.table  # a folder may be called "."
+        out = self.out or table.with_suffix(".subgroups.csv")
         with counting_bar("reading") as progress:
-            rows = predict_table(self.run_folder, self.table, out, progress=progress)
+            rows = predict_table(
+                self.run_folder, self.table, out, progress, folder=self.folder, features_file=self.features_file,
+                cache=self.cache,
+            )  # fmt: skip
         sizes = ", ".join(f"{letter} {n}" for letter, n in rows["subgroup"].value_counts().sort_index().items())
         say(f"{len(rows)} subjects assigned ({sizes}): {out}")
 
@@ -263,6 +350,7 @@ Command = (
     | Annotated[Discover, subcommand("discover")]
     | Annotated[Compare, subcommand("compare")]
     | Annotated[Predict, subcommand("predict")]
+    | Annotated[Check, subcommand("check")]
 )
 
 
@@ -283,7 +371,8 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"phenogroups: {error}", ERR)
         return 2
     except KeyboardInterrupt:
-        say("phenogroups: stopped; nothing was written.", ERR)
+        kept = ", but what was decoded: the same command goes on" if getattr(command, "cache", None) else ""
+        say(f"phenogroups: stopped; nothing was written{kept}.", ERR)
         return 130
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.data.cohort import Cohort, subgroup_letter
-from phenogroups.data.tables import read_inputs, read_table, spec_from_json, subject_names
+from phenogroups.data.layouts import read_layout
+from phenogroups.data.tables import read_covariates, read_inputs, read_table, spec_from_json, subject_names
 from phenogroups.evaluation.scores import Scores, score
 from phenogroups.methods import Method, Prediction, load, name_of, settings_of
 from phenogroups.report.figures import embedding_figure, exemplars_figure, history_figure
@@ -130,8 +131,16 @@ def predict_table(
     table: str | Path,
     out: str | Path,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    folder: str | Path | None = None,
+    features_file: str | Path | None = None,
+    cache: str | Path | None = None,
 ) -> pd.DataFrame:
-    """Subgroups of new subjects, read as the run's own table was; also written to `out`."""
+    """Subgroups of new subjects, read as the run's own table was; also written to `out`.
+
+    `table` may be a folder of images; `folder` is where image paths begin, by default the table's own; `features_file`
+    holds the new subjects' features if those of the run came from a file; `cache` is a folder to decode images into.
+    """
     if Path(out).resolve() == Path(table).resolve():
         raise RunError(f"Expected another file to write than the table itself. Received: {out}.")
     recipe = read_recipe(run)
@@ -142,9 +151,21 @@ def predict_table(
         )
     method = load(run)
     spec = spec_from_json(recipe["table"])
-    subject = subject_names(read_table(table), spec)
-    inputs = read_inputs(table, spec, shape=method.input_shape_, progress=progress)
-    found = pd.DataFrame({"subject": subject, **prediction_columns(method.predict_cohort(inputs))})
+    if (features_file is None) != (spec.features_file is None):
+        came = "columns of the table" if spec.features_file is None else "a file of features (--features-file)"
+        raise RunError(f"Expected inputs from {came}, as in training. Received: the other. Give what the run had.")
+    if Path(table).is_dir():
+        layout = read_layout(table)
+        columns = {"image": spec.image or "image", "subject": spec.subject or "subject"}
+        rows, home = layout.rows.rename(columns=columns), folder or layout.folder
+    else:
+        rows, home = read_table(table), folder or Path(table).parent
+    spec = replace(spec, features_file=None if features_file is None else str(features_file))
+    subject = subject_names(rows, spec)
+    inputs = read_inputs(rows, spec, folder=home, shape=method.input_shape_, cache=cache, progress=progress)
+    covariates = read_covariates(rows, method.covariates, subject) if method.covariates else pd.DataFrame()
+    cohort = Cohort(inputs, np.zeros(len(inputs)), subject, covariates=covariates)  # nobody's diagnosis is looked at
+    found = pd.DataFrame({"subject": subject, **prediction_columns(method.predict_cohort(cohort))})
     write_csv(Path(out), found)
     return found
 

@@ -1,3 +1,7 @@
+import json
+import sys
+from dataclasses import asdict
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -5,6 +9,7 @@ from PIL import Image
 
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.reading import Reading
+from phenogroups.data.tables import TableSpec, read_cohort, spec_from_json
 
 
 @pytest.fixture
@@ -148,3 +153,102 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, content):
 def test_one_list_of_words_is_enough(table):
     cohort = Cohort.from_table(table, **{**COLUMNS, "patient": ()})
     assert cohort.is_patient.sum() == 4
+
+
+@pytest.fixture
+def embeddings(tmp_path):
+    """A table of four subjects and their six numbers each."""
+    values = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    path = tmp_path / "subjects.csv"
+    pd.DataFrame({"id": list("abcd"), "diagnosis": [0, 1, 0, 1]}).to_csv(path, index=False)
+    return path, values
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "named npz", "parquet", "named parquet"])
+def test_features_from_a_file(embeddings, tmp_path, kind):
+    table, values = embeddings
+    file, turned = tmp_path / f"features.{kind.split()[-1]}", [3, 1, 0, 2]  # whoever is named is found in any order
+    if kind == "npy":
+        np.save(file, values)
+    elif kind == "npz":
+        np.savez(file, embedding=values)
+    elif kind == "named npz":
+        np.savez(file, embedding=values[turned], name=np.array(list("abcd"))[turned])
+    else:
+        rows = pd.DataFrame(values, columns=[f"e{j}" for j in range(6)])
+        rows = rows.assign(subject=list("abcd")).iloc[turned] if kind == "named parquet" else rows
+        rows.to_parquet(file)
+    cohort = Cohort.from_table(table, subject="id", features_file=str(file))
+    np.testing.assert_array_equal(cohort.inputs, values)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"embedding": np.zeros((3, 2))}, "Expected 4 rows of features, one per row of the table. Received: 3"),
+        ({"embedding": np.zeros(4)}, "numbers (rows, features)"),
+        ({"a": np.zeros((4, 2)), "b": np.zeros((4, 2))}, "one array of features"),
+        ({"embedding": np.zeros((4, 2)), "name": np.array(list("abcx"))}, "none of 1 row (d)"),
+        ({"embedding": np.zeros((4, 2)), "name": np.array(list("aacd"))}, "every name once"),
+        ({"embedding": np.array([[0.0], [1], [np.nan], [2]])}, "NaN or infinite values in 1 row (c)"),
+    ],
+)
+def test_a_wrong_features_file_gets_one_message(embeddings, tmp_path, content, words):
+    np.savez(tmp_path / "features.npz", **content)
+    with pytest.raises(CohortError) as error:
+        Cohort.from_table(embeddings[0], subject="id", features_file=str(tmp_path / "features.npz"))
+    assert words in str(error.value)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(embeddings, tmp_path, monkeypatch):
+    pd.DataFrame(embeddings[1]).rename(columns=str).to_parquet(tmp_path / "features.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(CohortError, match=r"pip install 'phenogroups\[parquet\]'"):
+        Cohort.from_table(embeddings[0], features_file=str(tmp_path / "features.parquet"))
+
+
+def test_tables_as_spreadsheets_write_them(tmp_path):
+    rows = pd.DataFrame({"diagnosis": [0, 1, 1], "x": [1.5, 2, 3]})
+    rows.to_csv(tmp_path / "a.csv", sep=";", index=False, encoding="utf-8-sig")
+    rows.to_parquet(tmp_path / "a.parquet")
+    for name in ("a.csv", "a.parquet"):
+        assert Cohort.from_table(tmp_path / name).inputs.tolist() == [[1.5], [2], [3]]
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    with pytest.raises(CohortError, match="Save the sheet as CSV"):
+        Cohort.from_table(tmp_path / "a.xlsx")
+
+
+def test_a_path_stays_in_its_folder(table, tmp_path):
+    inside = [str(tmp_path / "0.png"), "../" + tmp_path.name + "/1.png", *[f"./{i}.png" for i in range(2, 8)]]
+    assert len(Cohort.from_table(edit(table, scan=inside), **COLUMNS)) == 8
+    home = tmp_path / "tables"
+    home.mkdir()
+    moved = home / "subjects.csv"
+    table.rename(moved)
+    with pytest.raises(CohortError) as error:
+        Cohort.from_table(edit(moved, scan=[f"../{i}.png" for i in range(8)]), **COLUMNS)
+    assert "row 8 (sub-7): ../7.png leads out of the folder" in str(error.value)
+    assert "--folder" in str(error.value)
+    (home / "links").symlink_to(tmp_path)  # made by whoever owns the folder
+    assert len(Cohort.from_table(edit(moved, scan=[f"links/{i}.png" for i in range(8)]), **COLUMNS)) == 8
+    cohort = read_cohort(edit(moved, scan=[f"{i}.png" for i in range(8)]), TableSpec(**COLUMNS), folder=tmp_path)
+    assert len(cohort) == 8
+
+
+def test_a_split_column_is_taken_at_its_word(table):
+    edit(table, part=["train", "train", "test", "test", "Train", "train", "test", "test"])
+    train, test = Cohort.from_table(table, **COLUMNS, group="person", split="part").split()
+    assert list(train.subject) == ["sub-0", "sub-1", "sub-4", "sub-5"]
+    assert list(test.subject) == ["sub-2", "sub-3", "sub-6", "sub-7"]
+
+
+def test_recipes_of_other_versions():
+    now = json.loads(json.dumps(asdict(TableSpec(image="scan", reading=Reading((8, 8), 1, "minmax", (9, 9))))))
+    assert spec_from_json(now) == TableSpec(image="scan", reading=Reading((8, 8), 1, "minmax", (9, 9)))
+    older = {**now, "reading": {"size": [8, 8], "channels": 1, "intensity": "unit"}}
+    del older["split"], older["features_file"]
+    assert spec_from_json(older) == TableSpec(image="scan", reading=Reading((8, 8), 1))
+    newer = {**now, "reading": {**now["reading"], "denoise": None}, "weights": []}
+    assert spec_from_json(newer) == spec_from_json(now)
+    with pytest.raises(CohortError, match="denoise, which this version does not know"):
+        spec_from_json({**now, "reading": {**now["reading"], "denoise": 3}})

@@ -13,17 +13,14 @@ from phenogroups.methods import METHODS, build_method, name_of, settings_of
 
 # of the settings that a method has; the paper's encoder has tests of its own and takes seconds for a handful of images
 QUICK = {"epochs": 2, "steps": 2, "batch_size": 32, "restarts": 2, "encoder": "auto", "n_consensus": 3}
-CASES = [
-    (name, kind)
-    for name, make in METHODS.items()
-    for kind in ("images", "features")
-    if make().takes_images or kind == "features"
-]
+OF_IMAGES = {"foundation": {"weights": "random"}}  # no learned ones are at hand
+CASES = [(name, kind) for name in METHODS for kind in ("images", "features")]
 
 
 def quick(name, cohort, **settings):
     known = {f.name: getattr(METHODS[name](), f.name) for f in fields(METHODS[name]())}
-    chosen = {key: value for key, value in {**QUICK, **settings}.items() if key in known}
+    of_images = {} if cohort.inputs.ndim == 2 else OF_IMAGES.get(name, {})
+    chosen = {key: value for key, value in {**QUICK, **of_images, **settings}.items() if key in known}
     if cohort.inputs.ndim == 2 and "augmentation" in known:
         chosen["augmentation"] = "auto"  # a preset may have chosen one for images
     return METHODS[name](**chosen)

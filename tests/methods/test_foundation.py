@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
+import torch
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.cohort import Cohort
 from phenogroups.methods import Foundation
+from phenogroups.networks.encoders import build_encoder
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,34 @@ def test_the_table_is_the_embedding(embeddings):
     np.testing.assert_array_equal(Foundation().fit(embeddings).transform(embeddings), embeddings.inputs)
 
 
-def test_images_are_refused_with_a_remedy(images):
-    with pytest.raises(CohortError, match=r"table of embeddings.*\(1, 16, 16\).*Embed them"):
+def test_images_without_an_encoder_are_refused_with_a_remedy(images):
+    with pytest.raises(ValueError, match=r"encoder that has learned.*\(1, 16, 16\).*hf:NAME.*embeddings as features"):
         Foundation().fit(images)
+    with pytest.raises(ValueError, match=r"encoder that has learned.*'light' with weights None"):
+        Foundation(encoder="light").fit(images)
+
+
+def test_a_table_is_not_embedded_again(embeddings):
+    with pytest.raises(ValueError, match=r"Expected images for encoder 'hf:some/model'.*leave both out"):
+        Foundation(encoder="hf:some/model").fit(embeddings)
+
+
+def test_images_are_embedded_first(images, tmp_path):
+    """The same as embedding them elsewhere and giving the table."""
+    encoder = build_encoder("light", images.input_shape)
+    encoder(torch.rand(8, *images.input_shape))  # moves the running statistics
+    torch.save(encoder.state_dict(), tmp_path / "light.pth")
+    method = Foundation(encoder="light", weights=str(tmp_path / "light.pth")).fit(images)
+    with torch.no_grad():
+        z = encoder.eval()(torch.tensor(images.inputs).float()).numpy()
+    np.testing.assert_allclose(method.transform(images), z, atol=1e-5)
+    table = Foundation().fit(Cohort(method.transform(images), images.diagnosis))
+    expected, found = table.predict_cohort(method.transform(images)), method.predict_cohort(images)
+    np.testing.assert_array_equal(found.subgroup, expected.subgroup)
+    np.testing.assert_array_equal(found.diagnosis, expected.diagnosis)
+
+
+def test_random_weights_hang_on_the_seed_alone(images):
+    a, b, other = (Foundation(weights="random", seed=seed).fit(images).transform(images) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(a, b)
+    assert np.abs(a - other).max() > 1e-3

@@ -152,5 +152,11 @@ def test_monai_waits_until_it_is_needed():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_a_missing_library_is_named_with_its_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
+    with pytest.raises(ValueError, match=r"package transformers.*pip install 'phenogroups\[foundation\]'"):
+        build_encoder("hf:some/model", (3, 32, 32))
+
+
 def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from phenogroups.data.augment import Augmentation
+from phenogroups.data.stored import Inputs
 
 NUMBERS_AT_ONCE = 2**22  # in a block of inputs: two volumes of 128 voxels a side
 MOST_ROWS = 64  # on a CPU as fast per subject as more, and one subject alone waits for one block only
@@ -22,7 +23,7 @@ class Batch:
     index: Tensor  # (n,): the subjects' positions in the training cohort
 
 
-def as_tensor(inputs: np.ndarray, device: torch.device | str = "cpu") -> Tensor:
+def as_tensor(inputs: Inputs, device: torch.device | str = "cpu") -> Tensor:
     """Rows of a cohort as float32 on the device; images channels-last, which CPU and GPU convolutions prefer."""
     x = torch.from_numpy(np.ascontiguousarray(inputs)).to(device, torch.float32)
     if x.ndim == 4:
@@ -36,7 +37,7 @@ def effective_batch_size(count: int, asked: int) -> int:
 
 
 def training_batches(
-    inputs: np.ndarray,
+    inputs: Inputs,
     diagnosis: Tensor,
     *,
     size: int,
@@ -66,7 +67,7 @@ def training_batches(
 
 
 def read_in_blocks(
-    inputs: np.ndarray, read: Callable[[Tensor], dict[str, Tensor]], device: torch.device | str = "cpu"
+    inputs: Inputs, read: Callable[[Tensor], dict[str, Tensor]], device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
     """What `read` makes of all rows, in order, on the CPU; its tensors have one row per input.
 
@@ -76,7 +77,7 @@ def read_in_blocks(
     rows = int(np.clip(NUMBERS_AT_ONCE // np.prod(inputs.shape[1:]), 1, MOST_ROWS))
     found: dict[str, list[Tensor]] = {}
     for first in range(0, len(inputs), rows):
-        some = inputs[first : first + rows]
+        some = np.asarray(inputs[first : first + rows])
         block = np.concatenate([some, np.repeat(some[:1], rows - len(some), axis=0)])
         for name, values in read(as_tensor(block, device)).items():
             found.setdefault(name, []).append(values[: len(some)].cpu())

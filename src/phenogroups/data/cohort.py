@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from phenogroups.data.stored import Inputs, StoredRows
+
 CONTROL, PATIENT = 0, 1
 UNKNOWN = -1  # truth of a control, or of a patient whose subgroup nobody knows
 
@@ -32,17 +34,19 @@ def _not_given() -> np.ndarray:
 class Cohort:
     """Subjects with their inputs and diagnosis; `truth` is read by evaluation only."""
 
-    inputs: np.ndarray  # (subjects, features), (subjects, channels, H, W) or (subjects, channels, D, H, W)
+    inputs: Inputs  # (subjects, features), (subjects, channels, H, W) or (subjects, channels, D, H, W)
     diagnosis: np.ndarray  # (subjects,): 0 control, 1 patient
     subject: np.ndarray = field(default_factory=_not_given)  # (subjects,): unique names
     group: np.ndarray = field(default_factory=_not_given)  # (subjects,): who must stay together
     covariates: pd.DataFrame = field(default_factory=pd.DataFrame)  # one row per subject
     truth: np.ndarray | None = None  # (subjects,): known subgroup 0..K-1, or -1
     truth_names: tuple[str, ...] = ()  # what the known subgroups are called
+    is_test: np.ndarray | None = None  # (subjects,): True where the cohort itself says who is held out
     name: str = "cohort"
 
     def __post_init__(self) -> None:
-        self._set(inputs=np.asanyarray(self.inputs))
+        if not isinstance(self.inputs, StoredRows):  # those stay on disk
+            self._set(inputs=np.asanyarray(self.inputs))
         count = len(self.inputs)
         if len(self.subject) == 0:
             width = len(str(max(count - 1, 0)))
@@ -51,7 +55,7 @@ class Cohort:
             self._set(group=self.subject)
         if self.covariates.empty:
             self._set(covariates=pd.DataFrame(index=range(count)))
-        for what in ("diagnosis", "subject", "group", "covariates", "truth"):
+        for what in ("diagnosis", "subject", "group", "covariates", "truth", "is_test"):
             values = getattr(self, what)
             if values is not None and len(values) != count:
                 raise CohortError(f"Expected {count} values of {what}, one per input. Received: {len(values)}.")
@@ -87,15 +91,13 @@ class Cohort:
                 f"Expected diagnosis 0 (control) or 1 (patient). Received: {', '.join(values)} "
                 f"in {self._rows(strange)}. Drop or recode them."
             )
-        repeated = pd.Series(self.subject).duplicated(keep=False).to_numpy()
-        if repeated.any():
-            raise CohortError(
-                f"Expected every subject id once. Received repeated ids in {self._rows(repeated)}. "
-                "Name rows apart, and name what belongs together (two eyes, two visits) in the group column."
-            )
+        refuse_repeated(self.subject)
         if self.inputs.dtype.kind not in "biuf":
             raise CohortError(f"Expected numbers as inputs. Received: values of type {self.inputs.dtype}.")
-        if np.issubdtype(self.inputs.dtype, np.floating) and not isinstance(self.inputs, np.memmap):
+        # what lies on disk was looked at when it was written there
+        if isinstance(self.inputs, np.memmap | StoredRows):
+            return
+        if np.issubdtype(self.inputs.dtype, np.floating):
             broken = ~np.isfinite(self.inputs.reshape(len(self.inputs), -1).sum(axis=1, dtype=np.float64))
             if broken.any():
                 raise CohortError(
@@ -120,6 +122,7 @@ class Cohort:
             group=self.group[rows],
             covariates=self.covariates.iloc[rows],
             truth=None if self.truth is None else self.truth[rows],
+            is_test=None if self.is_test is None else self.is_test[rows],
         )
 
     @property
@@ -164,7 +167,19 @@ class Cohort:
             )
 
     def split(self, held_out: float = 0.2, seed: int = 0) -> "tuple[Cohort, Cohort]":
-        """(train, held out), stratified by diagnosis; a group is never separated, and both parts have both classes."""
+        """(train, held out): as the cohort says, or a share drawn by the seed and stratified by diagnosis.
+
+        A group is never separated, and both parts have both classes.
+        """
+        if self.is_test is not None and self.is_test.any() and not self.is_test.all():
+            for kind, who in ((PATIENT, "patients"), (CONTROL, "controls")):
+                sides = self.is_test[self.diagnosis == kind]
+                if len(sides) and (sides.all() or not sides.any()):
+                    raise CohortError(
+                        f"Expected {who} on both sides of the split. Received: all {len(sides)} "
+                        f"{'held out' if sides.all() else 'to train on'}. Move some, or leave the split column out."
+                    )
+            return self[~self.is_test], self[self.is_test]
         groups, member = np.unique(self.group.astype(str), return_inverse=True)
         ill = np.zeros(len(groups), dtype=bool)
         np.logical_or.at(ill, member, self.is_patient)
@@ -193,11 +208,36 @@ class Cohort:
         )
 
     @classmethod
-    def from_table(cls, table: str | Path | pd.DataFrame, **columns: Any) -> "Cohort":
-        """A cohort from a CSV or TSV with one row per subject; the words are those of `tables.TableSpec`."""
+    def from_table(
+        cls,
+        table: str | Path | pd.DataFrame,
+        *,
+        folder: str | Path | None = None,
+        cache: str | Path | None = None,
+        **columns: Any,
+    ) -> "Cohort":
+        """A cohort from a table with one row per subject, or from a folder; the words are those of `tables.TableSpec`.
+
+        Image paths begin in `folder`, by default the table's own. With a folder `cache`, images are decoded into a file
+        there and stay on disk.
+        """
+        from phenogroups.data.layouts import read_layout
         from phenogroups.data.tables import TableSpec, read_cohort
 
-        return read_cohort(table, TableSpec(**columns))
+        if isinstance(table, str | Path) and Path(table).is_dir():
+            layout, name = read_layout(table), Path(table).resolve().stem
+            spec = replace(layout.spec, **columns)
+            return read_cohort(layout.rows, spec, folder=layout.folder, name=name, cache=cache)
+        return read_cohort(table, TableSpec(**columns), folder=folder, cache=cache)
+
+
+def refuse_repeated(subject: np.ndarray) -> None:
+    repeated = pd.Series(subject).duplicated(keep=False).to_numpy()
+    if repeated.any():
+        raise CohortError(
+            f"Expected every subject id once. Received repeated ids in {name_rows(subject[repeated])}. "
+            "Name rows apart, and name what belongs together (two eyes, two visits) in the group column."
+        )
 
 
 def name_rows(names: Sequence[str] | np.ndarray, most: int = 5) -> str:

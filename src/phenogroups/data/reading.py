@@ -7,76 +7,74 @@ from typing import Literal
 import numpy as np
 import torch
 
-PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
-VOLUMES = (".nii", ".nii.gz")
+from phenogroups.data.decoding import PICTURES, VOLUMES, UnreadableInput, decode
+
+__all__ = ["PICTURES", "VOLUMES", "Intensity", "Reading", "UnreadableInput", "prepare", "read_input"]
+
+Intensity = Literal["unit", "minmax", "standardise", "imagenet"]
+IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What is done to every file between disk and network; part of the recipe."""
+    """What is done to every file between disk and network, in this order from `intensity` up; part of the recipe."""
 
     size: tuple[int, ...] | None = None  # resize to; None: every input must have one size already
-    channels: int | None = None  # 1 grey, 3 colour; None: as found
-    intensity: Literal["unit", "minmax", "standardise"] = "unit"  # unit: integers to 0..1, floats as they are
+    channels: int | None = None  # 1 grey, 3 colour (grey is repeated); None: as found, but 3 with imagenet
+    # unit: integers to 0..1, floats as they are; minmax, standardise: by each image's own numbers;
+    # imagenet: to 0..1 (floats by their own minimum and maximum), then ImageNet's mean and deviation per channel
+    intensity: Intensity = "unit"
+    frame: tuple[int, ...] | None = None  # then crop what is larger and pad what is smaller, centred, to this
 
-
-class UnreadableInput(ValueError):
-    """One file cannot be used; the message says why."""
+    def __post_init__(self) -> None:
+        for name in ("size", "frame"):
+            sides = getattr(self, name)
+            if sides is not None and (len(sides) not in (2, 3) or min(sides) < 1):
+                raise ValueError(f"Expected {name} as 2 or 3 sides of at least 1. Received: {sides}.")
+        if self.channels is not None and self.channels < 1:
+            raise ValueError(f"Expected at least 1 channel. Received: {self.channels}.")
+        if self.intensity not in ("unit", "minmax", "standardise", "imagenet"):
+            raise ValueError(
+                f"Expected intensity 'unit', 'minmax', 'standardise' or 'imagenet'. Received: {self.intensity!r}."
+            )
+        if self.intensity == "imagenet" and self.channels not in (None, 3):
+            raise ValueError(
+                f"Expected 3 channels with intensity 'imagenet', whose statistics are of colours. "
+                f"Received: {self.channels}. Leave channels out, and grey is repeated."
+            )
 
 
 def read_input(path: Path, reading: Reading) -> np.ndarray:
     """(channels, *space), float32."""
-    try:
-        array = _decode(path)
-    except UnreadableInput:
-        raise
-    except Exception as error:  # decoders raise whatever they like on a broken file
-        raise UnreadableInput(f"cannot be read ({type(error).__name__}: {error})") from error
+    return prepare(decode(path).array, reading)
+
+
+def prepare(array: np.ndarray, reading: Reading) -> np.ndarray:
+    """A decoded array as networks see it: (channels, *space), float32."""
+    if array.dtype.kind not in "biuf":
+        raise UnreadableInput(f"holds values of type {array.dtype}; expected numbers")
+    if array.size == 0:
+        raise UnreadableInput(f"holds no numbers: its shape is {array.shape}")
     if not np.isfinite(array).all():
-        raise UnreadableInput("holds NaN or infinite values")
-    array = _intensity(_to_unit(array), reading.intensity)
-    array = _channels(array, reading.channels)
-    return _resize(array, reading.size)
-
-
-def _decode(path: Path) -> np.ndarray:
-    """(channels, *space), in the file's own dtype."""
-    name = path.name.lower()
-    if not path.is_file():
-        raise UnreadableInput("does not exist")
-    if name.endswith(PICTURES):
-        from PIL import Image
-
-        with Image.open(path) as image:
-            if image.mode in ("P", "RGBA", "LA", "CMYK", "YCbCr", "1"):
-                image = image.convert("RGB" if image.mode in ("P", "RGBA", "CMYK", "YCbCr") else "L")
-            array = np.asarray(image)
-        return array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
-    if name.endswith(".npy"):
-        array = np.load(path, allow_pickle=False)
-        if array.ndim not in (2, 3, 4):
-            raise UnreadableInput(f"holds an array of shape {array.shape}; expected (H, W), (C, H, W) or (C, D, H, W)")
-        return array[None] if array.ndim == 2 else array
-    if name.endswith(VOLUMES):
-        import nibabel
-
-        array = np.asarray(nibabel.load(path).get_fdata(dtype=np.float32))  # pyright: ignore
-        if array.ndim != 3:
-            raise UnreadableInput(f"holds {array.ndim} dimensions; expected one volume of three")
-        return array[None]
-    raise UnreadableInput(f"has an unknown ending; known: {', '.join((*PICTURES, '.npy', *VOLUMES))}")
+        raise UnreadableInput(f"holds NaN or infinite values ({(~np.isfinite(array)).sum()} of {array.size})")
+    array = _intensity(_to_unit(array), reading.intensity, is_float=array.dtype.kind == "f")
+    array = _channels(array, 3 if reading.intensity == "imagenet" else reading.channels)
+    array = _frame(_resize(array, reading.size), reading.frame)
+    if reading.intensity == "imagenet":  # after padding, so that what is padded is as dark as the darkest pixel
+        beside = (3, *[1] * (array.ndim - 1))
+        mean, deviation = (np.reshape(v, beside).astype(np.float32) for v in (IMAGENET_MEAN, IMAGENET_DEVIATION))
+        array = (array - mean) / deviation
+    return np.ascontiguousarray(array, dtype=np.float32)
 
 
 def _to_unit(array: np.ndarray) -> np.ndarray:
     if np.issubdtype(array.dtype, np.integer):
         return array.astype(np.float32) / np.iinfo(array.dtype).max
-    if array.dtype == bool or np.issubdtype(array.dtype, np.floating):
-        return array.astype(np.float32)
-    raise UnreadableInput(f"holds values of type {array.dtype}; expected numbers")
+    return array.astype(np.float32)
 
 
-def _intensity(array: np.ndarray, how: str) -> np.ndarray:
-    if how == "unit":
+def _intensity(array: np.ndarray, how: str, *, is_float: bool) -> np.ndarray:
+    if how == "unit" or (how == "imagenet" and not is_float):
         return array
     low, spread = (array.mean(), array.std()) if how == "standardise" else (array.min(), np.ptp(array))
     if spread == 0:
@@ -98,9 +96,8 @@ def _channels(array: np.ndarray, wanted: int | None) -> np.ndarray:
 
 def _resize(array: np.ndarray, size: tuple[int, ...] | None) -> np.ndarray:
     if size is None or array.shape[1:] == tuple(size):
-        return np.ascontiguousarray(array, dtype=np.float32)
-    if len(size) != array.ndim - 1:
-        raise UnreadableInput(f"has {array.ndim - 1} spatial dimensions; the size asked for, {size}, has {len(size)}")
+        return array
+    _require_dimensions(array, size)
     x = torch.from_numpy(np.ascontiguousarray(array))[None]
     smaller = all(new <= old for new, old in zip(size, array.shape[1:], strict=True))
     if len(size) == 2:
@@ -108,3 +105,23 @@ def _resize(array: np.ndarray, size: tuple[int, ...] | None) -> np.ndarray:
     else:
         x = torch.nn.functional.interpolate(x, size=size, mode="area" if smaller else "trilinear")
     return x[0].numpy()
+
+
+def _frame(array: np.ndarray, size: tuple[int, ...] | None) -> np.ndarray:
+    """Voxels keep their scale. Padded with the image's minimum: the background, which 0 is not once standardised."""
+    if size is None or array.shape[1:] == tuple(size):
+        return array
+    _require_dimensions(array, size)
+    low = array.min()
+    for axis, (old, new) in enumerate(zip(array.shape[1:], size, strict=True), start=1):
+        cut, before = max(old - new, 0) // 2, max(new - old, 0) // 2
+        array = np.take(array, range(cut, cut + min(old, new)), axis=axis)
+        around = [(0, 0)] * array.ndim
+        around[axis] = (before, new - array.shape[axis] - before)
+        array = np.pad(array, around, constant_values=low)
+    return array
+
+
+def _require_dimensions(array: np.ndarray, size: tuple[int, ...]) -> None:
+    if len(size) != array.ndim - 1:
+        raise UnreadableInput(f"has {array.ndim - 1} spatial dimensions; the size asked for, {size}, has {len(size)}")

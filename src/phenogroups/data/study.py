@@ -41,12 +41,14 @@ class Study:
 
     @property
     def fingerprint(self) -> str:
-        """A checksum of all that scores depend on beside the method: subjects, groups, truth and shares."""
+        """A checksum of all that scores depend on beside the method: subjects, groups, truth, covariates and shares."""
         digest = hashlib.sha256(repr(self.held_out).encode())
         for cohort in (self.cohort, self.test, self.diagnosis_test):
             if cohort is not None:
                 digest.update(cohort.fingerprint.encode())
                 digest.update("\x1f".join(cohort.group).encode())
                 digest.update(b"" if cohort.truth is None else cohort.truth.tobytes())
+                digest.update(cohort.covariates.to_csv(index=False).encode())
+                digest.update(b"" if cohort.is_test is None else cohort.is_test.tobytes())
             digest.update(b"\x1e")
         return digest.hexdigest()

@@ -1,17 +1,23 @@
-"""From a table of subjects (CSV, TSV) to a cohort: one row per subject, every column named explicitly."""
+"""From a table of subjects (CSV, TSV, Parquet) to a cohort: one row per subject, every column named explicitly."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 
-from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError, name_rows
+from phenogroups.data.cache import cached_inputs, larger_than_memory, user_cache
+from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError, name_rows, refuse_repeated
 from phenogroups.data.reading import Reading, UnreadableInput, read_input
+from phenogroups.data.stored import Inputs
 
 CONTROL_WORDS, PATIENT_WORDS = ("0", "control"), ("1", "patient")
+MISSING = ("", "n/a", "na", "nan")  # n/a: as BIDS writes it
+NAMING = ("subject", "name", "id", "participant_id")  # columns of a features file that say whose its rows are
 
 
 @dataclass(frozen=True)
@@ -23,25 +29,31 @@ class TableSpec:
     patient: tuple[str, ...] = ()  # words that mean patient
     image: str | None = None  # column of file paths, relative to the table
     features: tuple[str, ...] = ()  # numeric columns; without image and features: every numeric column left over
+    features_file: str | None = None  # instead: a NumPy or Parquet file, by subject or one row per row of the table
     subject: str | None = None  # unique name of the row; None: the row number
     group: str | None = None  # rows that belong together, such as both eyes of one person
     covariates: tuple[str, ...] = ()
     truth: str | None = None  # known subgroup, read by evaluation only
+    split: str | None = None  # column whose word "train" means trained on, any other held out
     reading: Reading = field(default_factory=Reading)
 
 
 def spec_from_json(stored: Mapping[str, Any]) -> TableSpec:
-    """What `dataclasses.asdict` made of a spec, after a way through JSON."""
-    columns: dict[str, Any] = {key: _tuple_if_list(value) for key, value in stored.items()}
+    """What `dataclasses.asdict` made of a spec, after a way through JSON; what an older version lacked is as it was."""
     try:
-        reading = {key: _tuple_if_list(value) for key, value in columns.pop("reading").items()}
-        return TableSpec(**columns, reading=Reading(**reading))
-    except (TypeError, KeyError, AttributeError) as error:
+        reading = Reading(**_known(stored["reading"], Reading))
+        return TableSpec(**{**_known(stored, TableSpec), "reading": reading})
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise CohortError(f"Expected a recipe that says how its table is read. Received: {error}.") from error
 
 
-def _tuple_if_list(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _known(stored: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Without what a newer version added and did not use; what it did use would change how files are read."""
+    names = {f.name for f in fields(kind)}
+    strange = [name for name, value in stored.items() if name not in names and value not in (None, "", [], False)]
+    if strange:
+        raise ValueError(f"{', '.join(strange)}, which this version does not know; use the version that wrote it")
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items() if name in names}
 
 
 def read_table(table: str | Path | pd.DataFrame) -> pd.DataFrame:
@@ -51,11 +63,14 @@ def read_table(table: str | Path | pd.DataFrame) -> pd.DataFrame:
     path = Path(table)
     if not path.is_file():
         raise CohortError(f"Expected a table of subjects. Received: {path}, which does not exist.")
+    if path.suffix.lower() in (".xls", ".xlsx", ".ods"):
+        raise CohortError(f"Expected a CSV, TSV or Parquet table. Received: {path}. Save the sheet as CSV (UTF-8).")
+    if path.suffix.lower() == ".parquet":
+        return read_table(read_parquet(path))
     try:
         rows = pd.read_csv(
-            path, sep="\t" if path.suffix.lower() in (".tsv", ".tab") else ",", dtype=str, keep_default_na=False,
-            encoding="utf-8-sig", index_col=False,
-        )  # fmt: skip
+            path, sep=_separator(path), dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False
+        )
     except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
         raise CohortError(f"Expected a CSV or TSV table in UTF-8. Received: {path}, unreadable ({error}).") from error
     if rows.empty:
@@ -63,30 +78,64 @@ def read_table(table: str | Path | pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
+def _separator(path: Path) -> str:
+    if path.suffix.lower() in (".tsv", ".tab"):
+        return "\t"
+    with path.open(encoding="utf-8-sig") as file:
+        header = file.readline()
+    return ";" if ";" in header and "," not in header else ","  # as spreadsheets write where the comma is decimal
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise CohortError(
+            f"Expected pyarrow to read {path}. Received: none installed. pip install 'phenogroups[parquet]'"
+        ) from None
+    try:
+        rows = pd.read_parquet(path, engine="pyarrow")
+    except (ValueError, OSError) as error:  # pyarrow's own errors are these
+        raise CohortError(f"Expected a Parquet file. Received: {path}, unreadable ({error}).") from error
+    if rows.empty:
+        raise CohortError(f"Expected at least one row. Received: {path} without.")
+    return rows.reset_index(drop=rows.index.name is None)  # an index without a name is row numbers
+
+
 def read_cohort(
     table: str | Path | pd.DataFrame,
     spec: TableSpec,
     *,
     folder: str | Path | None = None,
+    name: str | None = None,
+    cache: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Cohort:
-    """The cohort that the table describes; everything wrong with it is said before anything is trained."""
+    """The cohort that the table describes; everything wrong with it is said before anything is trained.
+
+    Image paths are relative to `folder`, by default the table's own, and must lie in it.
+    """
     rows = read_table(table)
-    optional = [column for column in (spec.subject, spec.group, spec.truth) if column is not None]
+    optional = [column for column in (spec.subject, spec.group, spec.truth, spec.split) if column is not None]
     _require_columns(rows, [spec.diagnosis, *optional, *spec.covariates])
     subject = subject_names(rows, spec)
+    refuse_repeated(subject)
     diagnosis = map_diagnosis(rows[spec.diagnosis], spec, subject)
-    truth, truth_names = _map_truth(rows, spec, diagnosis)
-    inputs = read_inputs(table, resolve_features(rows, spec), folder=folder, progress=progress)
+    truth, truth_names = (None, ()) if spec.truth is None else map_truth(rows[spec.truth], diagnosis)
+    group = rows[spec.group].to_numpy(dtype=str) if spec.group else subject
+    part = None if spec.split is None else part_of(rows[spec.split], group)
+    covariates = typed_covariates(rows[list(spec.covariates)], subject)
+    inputs = read_inputs(table, resolve_features(rows, spec), folder=folder, cache=cache, progress=progress)
     return Cohort(
         inputs=inputs,
         diagnosis=diagnosis,
         subject=subject,
-        group=rows[spec.group].to_numpy(dtype=str) if spec.group else subject,
-        covariates=_typed(rows[list(spec.covariates)]),
+        group=group,
+        covariates=covariates,
+        is_test=part,
         truth=truth,
         truth_names=truth_names,
-        name=Path(table).stem if isinstance(table, str | Path) else "table",
+        name=name or (Path(table).stem if isinstance(table, str | Path) else "table"),
     )
 
 
@@ -96,47 +145,179 @@ def read_inputs(
     *,
     folder: str | Path | None = None,
     shape: tuple[int, ...] | None = None,
+    cache: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> np.ndarray:
+) -> Inputs:
     """Images (rows, channels, ...) or features (rows, features), float32; needs no diagnosis.
 
-    `shape` is what every image must have; without it, they must have one shape.
+    `shape` is what every image must have; without it, they must have one shape. Images that would not fit into memory,
+    or any if `cache` names a folder, are decoded into a file and read from there.
     """
     rows = read_table(table)
     subject = subject_names(rows, spec)
+    if spec.features_file is not None:
+        return read_features_file(Path(spec.features_file), subject, named=spec.subject is not None)
     if spec.image is None:
         return _read_features(rows, spec, subject)
-    _require_columns(rows, [spec.image])
-    home = Path(folder) if folder is not None else Path(table).parent if isinstance(table, str | Path) else Path()
-    images, broken = [], []
-    for number, (name, path) in enumerate(zip(subject, rows[spec.image], strict=True)):
+    paths = image_paths(rows, spec, home_of(table, folder))
+    images: list[np.ndarray] = []
+    broken: list[tuple[int, str]] = []
+    for number, path in enumerate(paths):
+        if cache is not None:
+            break
         try:
-            if not path:
-                raise UnreadableInput("is empty")
-            images.append(read_input(home / path, spec.reading))
+            images.append(read_input(path.locate(), spec.reading))
         except UnreadableInput as error:
-            broken.append(f"  row {number + 1} ({name}): {path or 'the cell'} {error}")
+            broken.append((number, str(error)))
+        if len(images) == 1 and larger_than_memory(len(rows), images[0]):
+            cache = user_cache()
         if progress is not None:
             progress(number + 1, len(rows))
+    if cache is not None:
+        inputs = cached_inputs(
+            [path.locate for path in paths], spec.reading, Path(cache), progress=progress,
+            on_broken=lambda broken: refuse_broken(broken, subject, paths),
+            on_shapes=lambda found: require_one_shape(list(found.values()), subject[list(found)], shape),
+        )  # fmt: skip
+        require_one_shape([inputs.shape[1:]] * len(rows), subject, shape)
+        return inputs
+    refuse_broken(broken, subject, paths)
+    require_one_shape([image.shape for image in images], subject, shape)
+    return np.stack(images)
+
+
+@dataclass(frozen=True)
+class ImagePath:
+    """A cell of the image column: a path in the folder that images lie in."""
+
+    cell: str
+    home: Path | None  # None: a frame made in Python, whose paths are its author's own
+
+    def locate(self) -> Path:
+        """Raises if the path leads out of the folder: a table from elsewhere must not choose what is read here."""
+        if not self.cell:
+            raise UnreadableInput("is empty")
+        if self.home is None:
+            return Path(self.cell)
+        path = self.home / self.cell
+        # by its name or by where links lead: a folder of links is its owner's word
+        if not any(whole(path).is_relative_to(whole(self.home)) for whole in (_by_name, Path.resolve)):
+            raise UnreadableInput(f"leads out of the folder {self.home}; move it there, or name its folder (--folder)")
+        return path
+
+    def __str__(self) -> str:
+        return self.cell or "the cell"
+
+
+def _by_name(path: Path) -> Path:
+    return Path(os.path.abspath(path))
+
+
+def home_of(table: str | Path | pd.DataFrame, folder: str | Path | None) -> Path | None:
+    """The folder that image paths are relative to and must lie in."""
+    return Path(folder) if folder is not None else Path(table).parent if isinstance(table, str | Path) else None
+
+
+def image_paths(rows: pd.DataFrame, spec: TableSpec, home: Path | None) -> list[ImagePath]:
+    _require_columns(rows, [str(spec.image)])
+    return [ImagePath(cell.strip(), home) for cell in rows[spec.image]]
+
+
+def refuse_broken(broken: list[tuple[int, str]], subject: np.ndarray, paths: list[ImagePath]) -> None:
     if broken:
         raise CohortError(
             f"Expected a readable file in every row. Received {len(broken)} that are not; mend or drop them:\n"
-            + "\n".join(broken)
+            + "\n".join(f"  row {row + 1} ({subject[row]}): {paths[row]} {why}" for row, why in broken)
         )
-    _require_one_shape(images, subject, shape)
-    return np.stack(images)
+
+
+def read_features_file(path: Path, subject: np.ndarray, *, named: bool) -> np.ndarray:
+    """(rows, features) in the table's order, float32, from .npy, .npz or .parquet.
+
+    Rows are found by name where the file names them (an array or column `subject`, `name` or `id`) and the table does;
+    otherwise the file has one row per row of the table, in the same order.
+    """
+    if not path.is_file():
+        raise CohortError(f"Expected a file of features. Received: {path}, which does not exist.")
+    kind = path.suffix.lower()
+    try:
+        if kind == ".npy":
+            values, names = np.load(path, allow_pickle=False, mmap_mode="r"), None
+        elif kind == ".npz":
+            values, names = _read_npz(path)
+        elif kind == ".parquet":
+            values, names = _split_names(read_parquet(path))
+        else:
+            raise CohortError(f"Expected features in .npy, .npz or .parquet. Received: {path}.")
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        if isinstance(error, CohortError):
+            raise
+        raise CohortError(f"Expected a readable file of features. Received: {path} ({error}).") from error
+    if values.ndim != 2 or values.dtype.kind not in "biuf":
+        raise CohortError(f"Expected numbers (rows, features) in {path}. Received: {values.dtype} {values.shape}.")
+    if names is not None and named:
+        order = pd.Index(names.astype(str)).get_indexer(subject) if pd.Index(names).is_unique else None
+        if order is None:
+            raise CohortError(f"Expected every name once in {path}. Received repeated names. Drop or rename them.")
+        if (order < 0).any():
+            raise CohortError(
+                f"Expected features of every subject in {path}. Received none of {name_rows(subject[order < 0])}. "
+                "Add them, or drop these rows."
+            )
+        values = values[order]
+    elif len(values) != len(subject):
+        raise CohortError(
+            f"Expected {len(subject)} rows of features, one per row of the table. Received: {len(values)} in {path}. "
+            "Write both in one order, or name the rows of both (a column subject in the file, --subject)."
+        )
+    values = np.asarray(values, dtype=np.float32)
+    broken = ~np.isfinite(values).all(axis=1)
+    if broken.any():
+        raise CohortError(
+            f"Expected finite numbers in {path}. Received NaN or infinite values in {name_rows(subject[broken])}. "
+            "Fill them in or drop these rows."
+        )
+    return values
+
+
+def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    with np.load(path, allow_pickle=False) as stored:
+        naming = [key for key in stored.files if key.lower() in NAMING]
+        others = [key for key in stored.files if key not in naming]
+        if len(others) != 1:
+            raise CohortError(
+                f"Expected one array of features in {path}, and beside it at most one of {', '.join(NAMING)}. "
+                f"Received: {', '.join(stored.files)}."
+            )
+        return stored[others[0]], stored[naming[0]] if naming else None
+
+
+def _split_names(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray | None]:
+    naming = [column for column in rows.columns if str(column).lower() in NAMING]
+    values = rows.drop(columns=naming)
+    strange = [str(column) for column in values.columns if values[column].dtype.kind not in "biuf"]
+    if strange:
+        raise CohortError(f"Expected columns of numbers. Received: {', '.join(strange[:5])}. Drop or recode them.")
+    return values.to_numpy(dtype=np.float32), rows[naming[0]].to_numpy(dtype=str) if naming else None
+
+
+def read_covariates(table: str | Path | pd.DataFrame, columns: Sequence[str], subject: np.ndarray) -> pd.DataFrame:
+    """One row per subject; needs no diagnosis."""
+    rows = read_table(table)
+    _require_columns(rows, list(columns))
+    return typed_covariates(rows[list(columns)], subject)
 
 
 def resolve_features(rows: pd.DataFrame, spec: TableSpec) -> TableSpec:
     """The spec with its feature columns named: every column of numbers that means nothing else."""
-    if spec.image is not None or spec.features:
+    if spec.image is not None or spec.features or spec.features_file is not None:
         return spec
-    meant = {spec.diagnosis, spec.subject, spec.group, spec.truth, *spec.covariates}
+    meant = {spec.diagnosis, spec.subject, spec.group, spec.truth, spec.split, *spec.covariates}
     left = [column for column in rows.columns if column not in meant]
     numeric = tuple(column for column in left if pd.to_numeric(rows[column], errors="coerce").notna().any())
     if not numeric:
         raise CohortError(
-            "Expected a column of image paths (--image) or columns of numbers. "
+            "Expected a column of image paths (--image), columns of numbers or a file of them (--features-file). "
             f"Received: {', '.join(map(repr, rows.columns))}, with no numbers to learn from."
         )
     return replace(spec, features=numeric)
@@ -176,10 +357,9 @@ def map_diagnosis(column: pd.Series, spec: TableSpec, subject: np.ndarray) -> np
     return np.where(words.isin(patient), PATIENT, CONTROL)
 
 
-def _map_truth(rows: pd.DataFrame, spec: TableSpec, diagnosis: np.ndarray) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    if spec.truth is None:
-        return None, ()
-    words = rows[spec.truth].str.strip().to_numpy(dtype=str)
+def map_truth(column: pd.Series, diagnosis: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(rows,): known subgroup of each patient, -1 where none is known; and what the subgroups are called."""
+    words = column.str.strip().to_numpy(dtype=str)
     names = tuple(sorted({word for word, ill in zip(words, diagnosis, strict=True) if ill == PATIENT and word}))
     code = {name: k for k, name in enumerate(names)}
     return np.array([code.get(word, UNKNOWN) for word in words]), names
@@ -208,8 +388,7 @@ def _require_columns(rows: pd.DataFrame, wanted: list[str]) -> None:
         )
 
 
-def _require_one_shape(images: list[np.ndarray], subject: np.ndarray, shape: tuple[int, ...] | None) -> None:
-    found = [image.shape for image in images]
+def require_one_shape(found: list[tuple[int, ...]], subject: np.ndarray, shape: tuple[int, ...] | None = None) -> None:
     expected = shape or max(set(found), key=found.count)
     other = np.array([image != expected for image in found])
     if other.any():
@@ -221,11 +400,33 @@ def _require_one_shape(images: list[np.ndarray], subject: np.ndarray, shape: tup
         )
 
 
-def _typed(covariates: pd.DataFrame) -> pd.DataFrame:
+def part_of(column: pd.Series, group: np.ndarray) -> np.ndarray:
+    """(rows,): whether held out; a group on both sides would be recognised, not predicted."""
+    held_out = (column.str.strip().str.lower() != "train").to_numpy()
+    both = sorted({*group[held_out]} & {*group[~held_out]})
+    if both:
+        raise CohortError(
+            f"Expected every group on one side of the split in column {column.name!r}. Received: {len(both)} on both "
+            f"({', '.join(both[:5])}{', ...' if len(both) > 5 else ''}). Move their rows to one side, or leave the "
+            "column out (--split; of a folder, give its train folder alone): a share is then held out by whole groups."
+        )
+    return held_out
+
+
+def typed_covariates(covariates: pd.DataFrame, subject: np.ndarray) -> pd.DataFrame:
     """Columns of numbers as numbers, others as words; empty cells as missing."""
     typed = {}
     for name, column in covariates.items():
-        numbers = pd.to_numeric(column, errors="coerce")
-        is_numeric = numbers.notna().any() and numbers[column != ""].notna().all()
-        typed[name] = numbers if is_numeric else column.astype(object).where(column != "", None)
+        column = column.str.strip()
+        numbers, missing = pd.to_numeric(column, errors="coerce"), column.str.lower().isin(MISSING)
+        words = (numbers.isna() & ~missing).to_numpy()
+        if 0 < words.sum() <= 0.1 * (~missing).sum():  # a few words among numbers are slips, not a code
+            values = ", ".join(map(repr, sorted(column[words].unique())[:5]))
+            raise CohortError(
+                f"Expected numbers in the covariate {name!r}, as most rows have. Received: {values} in "
+                f"{name_rows(subject[words])}. Mend them, or empty the cells if nobody knows; "
+                "if all are codes, write them as words (site1, site2)."
+            )
+        is_numeric = bool((~missing).any()) and not words.any()
+        typed[name] = numbers if is_numeric else column.astype(object).where(~missing, None)
     return pd.DataFrame(typed, index=covariates.index)

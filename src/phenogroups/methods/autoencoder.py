@@ -1,6 +1,8 @@
 """Autoencoder: patients are copied through a short code, on which K-means follows (Hinton & Salakhutdinov 2006)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil, prod
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -8,8 +10,9 @@ from torch import Tensor, nn
 
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
+from phenogroups.data.stored import Inputs
 from phenogroups.methods.afterwards import ClusteredAfterwards
-from phenogroups.networks.decoders import Decoder, build_decoder
+from phenogroups.networks.decoders import TELLING, Decoder, build_decoder
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
 
@@ -21,10 +24,14 @@ class Autoencoder(ClusteredAfterwards):
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"decoder": build_decoder(encoder.dim, input_shape)}
 
-    def build(self, input_shape: tuple[int, ...], inputs: np.ndarray | None = None) -> Network:
-        network = super().build(input_shape, inputs)
+    def build(
+        self, input_shape: tuple[int, ...], inputs: Inputs | None = None, saved: Mapping[str, Tensor] | None = None
+    ) -> Network:
+        network = super().build(input_shape, inputs, saved)
         if inputs is not None:
-            self.decoder(network).fit_scaling(inputs)
+            # of a large cohort some tell enough, and the others stay where they are
+            every = ceil(prod(inputs.shape) / TELLING) if inputs.ndim > 2 else 1
+            self.decoder(network).fit_scaling(np.asarray(inputs[::every]))
         return network
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation:

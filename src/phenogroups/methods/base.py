@@ -1,6 +1,7 @@
 """What every method is: a dataclass of settings that is also a scikit-learn estimator."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
@@ -16,13 +17,14 @@ from typeguard import TypeCheckError, check_type
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, CohortError
-from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_encoder
+from phenogroups.data.stored import Inputs
+from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_encoder, has_weights
 from phenogroups.networks.network import Network
 from phenogroups.training.em import Embed, Progress, expectation_maximisation, read_all
 
 LEAST = {  # of settings that count
     "n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0, "n_starts": 1, "components": 1,
-    "neighbours": 1, "latent": 1, "n_consensus": 1, "iterations": 1,
+    "neighbours": 1, "latent": 1, "n_consensus": 1, "iterations": 1, "backbone_rate": 0,
 }  # fmt: skip
 
 
@@ -54,7 +56,6 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     needs_controls: ClassVar[bool] = True  # whether the diagnosis is learned from
     reads_truth: ClassVar[bool] = False  # whether it is told the known subgroups, as only an upper bound may be
-    takes_images: ClassVar[bool] = True  # False: only a table of features
 
     def fit(self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None) -> Self:
         """Learn from a cohort, or from inputs X and diagnosis y: of its two values, the greater is the patient."""
@@ -66,6 +67,11 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         subgroup = self.predict_cohort(cohort).subgroup.argmax(axis=1)
         self.labels_ = np.where(cohort.is_patient, subgroup, -1)
         return self
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        """What must be known of a subject beside its input."""
+        return ()
 
     def caveats(self) -> list[str]:
         """What a reader must know before believing the subgroups, in plain sentences; none is good news."""
@@ -129,7 +135,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} must say how it is fitted.")
 
-    def _predict(self, inputs: np.ndarray) -> Prediction:
+    def _predict(self, inputs: Inputs) -> Prediction:
         raise NotImplementedError(f"{type(self).__name__} must say how it predicts.")
 
     def __sklearn_tags__(self):
@@ -163,7 +169,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         patient = y == self.classes_[-1] if len(self.classes_) == 2 else np.full(len(y), True)
         return Cohort(X, patient.astype(np.int64))
 
-    def _inputs(self, X: Any) -> np.ndarray:
+    def _inputs(self, X: Any) -> Inputs:
         if isinstance(X, Cohort):
             inputs = X.inputs
         elif len(self.input_shape_) == 1:
@@ -183,7 +189,9 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 class DeepMethod(Method):
     """A method with a network: supplies the hooks of the EM loop in `phenogroups.training.em`."""
 
-    encoder: str = "auto"  # a name in networks.encoders, or auto: mlp for features, light for images
+    encoder: str = "auto"  # a name in networks.encoders, hf:NAME, or auto: mlp for features, light for images
+    weights: str | None = None  # what the encoder starts from: a file, imagenet (for resnet18), or None: randomness
+    backbone_rate: float = 0.1  # learning rate of an encoder with weights, as a share of the heads'; 0: frozen
     augmentation: str | Augmentation = "auto"  # a name in data.augment or its numbers
     epochs: int = 6  # E-steps and M-steps, at most
     steps: int = 40  # at least so many gradient steps per epoch: small cohorts are passed several times
@@ -259,12 +267,23 @@ class DeepMethod(Method):
         """Epochs of all starts together, as progress counts them."""
         return self.epochs + (self.restarts - 1) * min(self.warmup, self.epochs)
 
-    def build(self, input_shape: tuple[int, ...], inputs: np.ndarray | None = None) -> Network:
-        """A new network, scaled for these inputs if they are features."""
+    @property
+    def encoder_rate(self) -> float:
+        """Learning rate of the encoder, as a share of the heads': what it has learned elsewhere must not be lost."""
+        return self.backbone_rate if has_weights(self.encoder, self.weights) else 1.0
+
+    def build(
+        self, input_shape: tuple[int, ...], inputs: Inputs | None = None, saved: Mapping[str, Tensor] | None = None
+    ) -> Network:
+        """A new network, scaled for these inputs if they are features; `saved` is what its encoder is then given."""
         name = default_encoder(input_shape) if self.encoder == "auto" else self.encoder
-        encoder = build_encoder(name, input_shape)
-        if isinstance(encoder, MLP) and inputs is not None:  # features come in units of their own
-            encoder.fit_scaling(torch.tensor(inputs))
+        encoder = build_encoder(name, input_shape, self.weights, saved)
+        if inputs is not None:
+            encoder.check_inputs(inputs)
+        if isinstance(encoder, MLP) and inputs is not None and self.weights is None:  # each feature has its own units
+            encoder.fit_scaling(torch.tensor(np.asarray(inputs)))
+        if self.encoder_rate == 0:
+            encoder.freeze()
         return Network(encoder, self.heads(encoder, input_shape))
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation:
@@ -278,12 +297,12 @@ class DeepMethod(Method):
             cohort = cohort.patients
         self._train(cohort.inputs, cohort.diagnosis, progress)
 
-    def _train(self, inputs: np.ndarray, diagnosis: np.ndarray, progress: Progress | None) -> None:
+    def _train(self, inputs: Inputs, diagnosis: np.ndarray, progress: Progress | None) -> None:
         self.network_, self.beliefs_, self.history_ = expectation_maximisation(
             self, lambda: self.build(inputs.shape[1:], inputs), inputs, diagnosis, progress
         )
 
-    def _predict(self, inputs: np.ndarray) -> Prediction:
+    def _predict(self, inputs: Inputs) -> Prediction:
         found = read_all(
             self.encoder_of(self.network_), inputs,
             lambda z: {"embedding": z, **self.read(self.network_, z, self.beliefs_)},
@@ -296,13 +315,18 @@ class DeepMethod(Method):
         return {**{f"network.{name}": value for name, value in self.network_.state_dict().items()}, **beliefs}
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
-        network = self.build(self.input_shape_)
-        network.load_state_dict({k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")})
+        network = self.build(self.input_shape_, saved=under("network.encoder.", tensors))
+        network.load_state_dict(under("network.", tensors))
         self.network_ = network.eval()
-        known = {k.removeprefix("beliefs."): v for k, v in tensors.items() if k.startswith("beliefs.")}
+        known = under("beliefs.", tensors)
         if "q" in {f.name for f in fields(self.beliefs_type)}:
             known["q"] = torch.empty(0, self.n_subgroups)
         self.beliefs_ = self.beliefs_type(**known)
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def cosine(done: float) -> float:

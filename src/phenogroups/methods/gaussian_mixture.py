@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from phenogroups.clustering.gaussians import Gaussians
-from phenogroups.methods.without_network import WithoutNetwork
+from phenogroups.methods.adjustable import Adjustable
 
 FAINTEST = 1e-6  # variance of a component, as a share of the first, that scikit-learn's ridge would drown
 MAX_ITERATIONS = 1000
@@ -28,7 +28,7 @@ class Mixture:
 
 
 @dataclass(eq=False, repr=False)
-class PlainGaussianMixture(WithoutNetwork):
+class PlainGaussianMixture(Adjustable):
     n_starts: int = 10  # of EM, twice; the likeliest is kept
     # a covariance of 1,024 pixels has half a million numbers, more than any cohort can tell; of ten components, 55
     components: int = 10  # principal components of the patients in which they are clustered, at most

@@ -13,7 +13,7 @@ from phenogroups.clustering.dpp import dpp_start
 from phenogroups.clustering.hyperplanes import Hyperplanes, balanced, fit_coordinates, fit_hyperplanes
 from phenogroups.clustering.linear import logistic_hyperplane
 from phenogroups.data.batches import as_tensor
-from phenogroups.methods.without_network import WithoutNetwork
+from phenogroups.methods.adjustable import Adjustable
 
 MOST_ALTERNATIONS = 50
 SEARCH_TOLERANCE = 1e-3  # of the faces while patients still change them
@@ -100,7 +100,7 @@ def fit_faces(
 
 
 @dataclass(eq=False, repr=False)
-class HYDRA(WithoutNetwork):
+class HYDRA(Adjustable):
     strength: float = 0.25  # C of the faces
     n_consensus: int = 20  # runs that must agree
     components: int | None = None  # principal components of the features that are used; None: all, losing nothing
@@ -108,7 +108,7 @@ class HYDRA(WithoutNetwork):
     beliefs_type: ClassVar[type] = Polytope
 
     def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Polytope:
-        return fit_polytope(as_tensor(vectors), torch.as_tensor(diagnosis), **self.get_params(deep=False))
+        return fit_polytope(as_tensor(vectors), torch.as_tensor(diagnosis), **self.rules())
 
     def read(self, vectors: Tensor, beliefs: Polytope) -> dict[str, Tensor]:
         return {"embedding": beliefs.scores(vectors).float(), **beliefs.read(vectors)}

@@ -9,7 +9,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from phenogroups.clustering.kmeans import inverse_square_proportions, squared_distances
-from phenogroups.methods.without_network import WithoutNetwork
+from phenogroups.methods.adjustable import Adjustable
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Means:
 
 
 @dataclass(eq=False, repr=False)
-class PlainKMeans(WithoutNetwork):
+class PlainKMeans(Adjustable):
     n_starts: int = 10  # K-means++ starts; the best is kept
 
     needs_controls: ClassVar[bool] = False

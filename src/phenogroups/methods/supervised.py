@@ -40,7 +40,7 @@ class SupervisedSubgroups(EndToEnd):
                 f"Expected {self.n_subgroups} known subgroups, as n_subgroups says. Received: {len(names)} among "
                 f"{known.sum()} patients of known truth. Set n_subgroups to their number."
             )
-        self._train(cohort.inputs[known], subgroup, progress)  # in the place of the diagnosis, for `Batch` has no truth
+        self._train(cohort[known].inputs, subgroup, progress)  # in the place of the diagnosis, for `Batch` has no truth
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
         """Rare subgroups count like frequent ones, as in the balanced accuracy that this is the bound of."""

@@ -19,7 +19,7 @@ from phenogroups.clustering.gaussians import Gaussians, equal_clouds, gaussian_m
 from phenogroups.clustering.hyperplanes import Hyperplanes, balanced, fit_coordinates, fit_hyperplanes
 from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
 from phenogroups.data.batches import as_tensor
-from phenogroups.methods.without_network import WithoutNetwork
+from phenogroups.methods.adjustable import Adjustable
 
 Maximization = Literal["logistic", "max_margin"]
 Clustering = Literal["gaussian_mixture", "k_means"]
@@ -201,7 +201,7 @@ def orthonormal(directions: Tensor) -> Tensor:
 
 
 @dataclass(eq=False, repr=False)
-class UCSL(WithoutNetwork):
+class UCSL(Adjustable):
     maximization: Maximization = "logistic"  # how experts are fitted
     clustering: Clustering = "gaussian_mixture"  # of the patients, in the space of the experts' directions
     start: Start = "gaussian_mixture"
@@ -216,7 +216,7 @@ class UCSL(WithoutNetwork):
     beliefs_type: ClassVar[type] = LinearUCSL
 
     def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> LinearUCSL:
-        return fit_ucsl(as_tensor(vectors), torch.as_tensor(diagnosis), **self.get_params(deep=False))
+        return fit_ucsl(as_tensor(vectors), torch.as_tensor(diagnosis), **self.rules())
 
     def read(self, vectors: Tensor, beliefs: LinearUCSL) -> dict[str, Tensor]:
         return {"embedding": beliefs.project(vectors).float(), **beliefs.read(vectors)}

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from phenogroups.data.batches import read_in_blocks
 from phenogroups.data.cohort import Cohort
+from phenogroups.data.stored import Inputs
 from phenogroups.methods.base import Method, Prediction
 from phenogroups.training.em import Progress
 
@@ -26,9 +27,9 @@ class WithoutNetwork(Method):
 
     def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
         seen = cohort if self.needs_controls else cohort.patients
-        self.beliefs_ = self.e_step(seen.inputs.reshape(len(seen), -1), seen.diagnosis)
+        self.beliefs_ = self.e_step(np.asarray(seen.inputs).reshape(len(seen), -1), seen.diagnosis)
 
-    def _predict(self, inputs: np.ndarray) -> Prediction:
+    def _predict(self, inputs: Inputs) -> Prediction:
         return Prediction.of_tensors(read_in_blocks(inputs, lambda x: self.read(x.flatten(1), self.beliefs_)))
 
     def tensors(self) -> dict[str, Tensor]:

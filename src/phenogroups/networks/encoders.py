@@ -1,16 +1,26 @@
 """What sees the inputs: every encoder maps a batch to embeddings (n, dim), in 2-D, in 3-D or from features."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil, log2
+from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from phenogroups.data.stored import Inputs
+from phenogroups.networks.weights import IMAGENET, load_weights, read_weights
 
 Shape = tuple[int, ...]  # of one input: (features,), (channels, H, W) or (channels, D, H, W)
 
 CHANNELS = (16, 32, 64, 128)  # of the paper's network (appendix, MNIST), kept by `light`
 MAP_SIDE = 12  # `light` halves larger maps until they are about 8 x 8
+HUGGING_FACE = "hf:"  # before the name or the folder of one of its models
 LEAST_SIDE = 32  # of MONAI's encoders: they halve five times, and need a pixel left to pool
+
+# between which inputs of an intensity lie; also those standardised by other images than ImageNet's, but not 0 to 255
+TELLING = 1000  # inputs that are looked at for their units
+LIMITS: dict[str | None, tuple[float, float]] = {"unit": (0, 1), "imagenet": (-20, 20)}
 
 CONV = {2: nn.Conv2d, 3: nn.Conv3d}
 NORM = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
@@ -22,6 +32,27 @@ MONAI_FORMAT = {2: torch.channels_last, 3: torch.contiguous_format}  # its volum
 
 class Encoder(nn.Module):
     dim: int  # the length of its embeddings
+    expects: str | None = None  # intensity of images (as `data.reading` names them) that its weights were learned on
+    frozen: bool = False  # learns nothing, so that an input always has the same embedding
+
+    def freeze(self) -> Self:
+        self.frozen = True
+        return self.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """A frozen encoder stays in evaluation: batch normalisation and dropout would move its embeddings."""
+        return super().train(mode and not self.frozen)
+
+    def check_inputs(self, inputs: Inputs) -> None:
+        """Raise where inputs cannot be in the units that its weights were learned in."""
+        low, high = LIMITS.get(self.expects, (-np.inf, np.inf))
+        some = np.asarray(inputs[:: -(-len(inputs) // TELLING)])  # enough to tell units, however large the cohort
+        found = float(some.min()), float(some.max())
+        if found[0] < low or found[1] > high:
+            raise ValueError(
+                f"Expected images of intensity {self.expects!r} for these weights, between {low} and {high}. Received: "
+                f"values from {found[0]:.4g} to {found[1]:.4g}. Read the files so, or rescale the arrays."
+            )
 
 
 class ConvEncoder(Encoder):
@@ -151,16 +182,51 @@ ENCODERS: dict[str, Callable[[Shape], Encoder]] = {
 }
 
 
+def has_weights(name: str, weights: str | None) -> bool:
+    """Whether an encoder so chosen has learned something elsewhere."""
+    return weights is not None or name.startswith(HUGGING_FACE)
+
+
 def default_encoder(input_shape: Shape) -> str:
     """`mlp` for features, `light` for images and volumes."""
     return "mlp" if len(input_shape) == 1 else "light"
 
 
-def build_encoder(name: str, input_shape: Shape) -> Encoder:
-    """The named encoder for inputs of this shape."""
+def build_encoder(
+    name: str, input_shape: Shape, weights: str | None = None, saved: Mapping[str, Tensor] | None = None
+) -> Encoder:
+    """The named encoder for inputs of this shape, with random weights, those of a file, or `imagenet`.
+
+    `saved` are the tensors that it will be filled with by the caller: then no weights are looked for.
+    """
     shape = tuple(int(side) for side in input_shape)
+    if name.startswith(HUGGING_FACE):
+        from phenogroups.networks.hugging_face import from_description, hugging_face
+
+        if weights is not None:
+            raise ValueError(
+                f"Expected no weights beside the encoder {name!r}, which has its own. Received: {weights}."
+            )
+        return hugging_face(name, shape) if saved is None else from_description(name, shape, saved)
+    _check_choice(name, shape)
+    encoder = ENCODERS[name](shape)
+    if weights is not None and saved is None:
+        state = read_weights(weights, name, len(shape) - 1)
+        network: nn.Module = encoder
+        if isinstance(encoder, ConvEncoder):  # its layers are the network that others know
+            network = encoder.layers
+            state = {key.removeprefix("layers."): value for key, value in state.items()}
+        load_weights(network, state, name=name, source=weights)
+        encoder.expects = IMAGENET if weights == IMAGENET else None
+    return encoder
+
+
+def _check_choice(name: str, shape: Shape) -> None:
     if name not in ENCODERS:
-        raise ValueError(f"Expected an encoder among {', '.join(ENCODERS)}. Received: {name!r}. Choose one of these.")
+        raise ValueError(
+            f"Expected an encoder among {', '.join(ENCODERS)}, or {HUGGING_FACE}NAME for a model of Hugging Face. "
+            f"Received: {name!r}. Choose one of these."
+        )
     if name == "mlp" and len(shape) != 1:
         raise ValueError(
             f"Expected features, one row of numbers per subject, for the encoder 'mlp'. Received: inputs of shape "
@@ -176,4 +242,3 @@ def build_encoder(name: str, input_shape: Shape) -> Encoder:
             f"Expected at least {LEAST_SIDE} pixels a side for the encoder {name!r}. Received: inputs of shape "
             f"{shape}. Enlarge the images, or choose 'light'."
         )
-    return ENCODERS[name](shape)

@@ -104,7 +104,7 @@ def exemplars_figure(
     if cohort.inputs.ndim == 2:
         return _feature_bars(cohort, subgroup, prediction.subgroup.shape[1], feature_names)
     rows = [_surest(prediction, subgroup, k)[:per_subgroup] for k in range(prediction.subgroup.shape[1])]
-    pictures = [_pictures(cohort.inputs[chosen]) for chosen in rows]
+    pictures = [_pictures(np.asarray(cohort.inputs[chosen])) for chosen in rows]
     low = min((p.min() for p in pictures if p.size), default=0.0)
     high = max((p.max() for p in pictures if p.size), default=1.0)
     height, width = cohort.inputs.shape[-2:]
@@ -306,7 +306,7 @@ def _feature_bars(
     names = [f"feature {j}" for j in range(cohort.inputs.shape[1])] if feature_names is None else list(feature_names)
     if len(names) != cohort.inputs.shape[1]:
         raise ValueError(f"Expected {cohort.inputs.shape[1]} feature names. Received: {len(names)}.")
-    inputs = cohort.inputs.astype(np.float64)
+    inputs = np.asarray(cohort.inputs, dtype=np.float64)
     # where nobody is a control, patients are compared with all patients
     reference = inputs if cohort.is_patient.all() else inputs[~cohort.is_patient]
     # what no control varies in (a lesion that none has) is measured by how all subjects vary

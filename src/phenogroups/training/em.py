@@ -14,6 +14,8 @@ from torch.optim.swa_utils import update_bn
 
 from phenogroups.data.augment import Augmentation
 from phenogroups.data.batches import Batch, as_tensor, effective_batch_size, read_in_blocks, training_batches
+from phenogroups.data.stored import Inputs
+from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
 
 Progress = Callable[[dict[str, float]], None]  # is told the epoch, with its fraction, and the mean losses so far
@@ -27,6 +29,7 @@ class Trainable(Protocol):
     steps: int
     batch_size: int
     learning_rate: float
+    encoder_rate: float
     seed: int
     device: str
     precision: Any
@@ -54,7 +57,7 @@ class Trainable(Protocol):
 def expectation_maximisation(
     method: Trainable,
     build: Callable[[], Network],
-    inputs: np.ndarray,
+    inputs: Inputs,
     diagnosis: np.ndarray,
     progress: Progress | None = None,
 ) -> tuple[Network, Any, list[dict[str, float]]]:
@@ -85,7 +88,7 @@ class Course:
     """One network on its way: what it has become, what is believed, and what was seen so far."""
 
     def __init__(
-        self, method: Trainable, fabric: Fabric, build: Callable[[], Network], inputs: np.ndarray, labels: Tensor,
+        self, method: Trainable, fabric: Fabric, build: Callable[[], Network], inputs: Inputs, labels: Tensor,
         attempt: int, progress: Progress | None,
     ) -> None:  # fmt: skip
         self.method, self.fabric, self.inputs, self.labels = method, fabric, inputs, labels
@@ -98,7 +101,13 @@ class Course:
         self._embedding: Tensor | None = None
         self._seed()
         self.network = build()
-        optimizer = torch.optim.Adam(self.network.parameters(), lr=method.learning_rate)
+        optimizer = torch.optim.Adam(
+            [
+                {"params": self.network.encoder.parameters(), "rate": method.encoder_rate},
+                {"params": self.network.heads.parameters(), "rate": 1.0},
+            ],
+            lr=method.learning_rate,
+        )
         self._wrapped, self._optimizer = fabric.setup(self.network, optimizer)
         self._batch = effective_batch_size(len(inputs), method.batch_size)
         self._steps = max(len(inputs) // self._batch, method.steps)
@@ -127,7 +136,7 @@ class Course:
             self.e_step()
             self.finished = method.converged(self.history)
         self._seed()
-        self._embedding = None
+        self._forget()
         sums: dict[str, Tensor] = {}
         self.network.train()
         batches = training_batches(
@@ -137,7 +146,8 @@ class Course:
         )  # fmt: skip
         for group in self._optimizer.param_groups:
             # what is settled early is still finished at the slow pace of the last epoch
-            group["lr"] = method.learning_rate * method.pace(method.epochs - 1 if self.finished else self.epoch)
+            pace = method.pace(method.epochs - 1 if self.finished else self.epoch)
+            group["lr"] = method.learning_rate * pace * group["rate"]
         for step, batch in enumerate(batches, start=1):
             losses = self._wrapped(partial(method.losses, batch=batch, beliefs=self.beliefs))
             self._optimizer.zero_grad(set_to_none=True)
@@ -158,11 +168,17 @@ class Course:
 
     def settle(self) -> None:
         """Take the statistics of batch normalisation from plain inputs: those of training are of augmented ones."""
+        if self._is_frozen:
+            return
         device = self.fabric.device
         plain = (as_tensor(self.inputs[i : i + self._batch], device) for i in range(0, len(self.inputs), self._batch))
         with torch.no_grad():
             update_bn(plain, self._encoder)
-        self._embedding = None  # the network sees everybody a little differently now
+        self._forget()  # the network sees everybody a little differently now
+
+    def _forget(self) -> None:
+        if not self._is_frozen:  # a frozen encoder is asked only once
+            self._embedding = None
 
     def embedding(self, rows: Tensor | None = None) -> Tensor:
         """Of all subjects, or of those at `rows`, by the network as it is now."""
@@ -181,6 +197,10 @@ class Course:
     @property
     def _encoder(self) -> nn.Module:
         return self.method.encoder_of(self.network)
+
+    @property
+    def _is_frozen(self) -> bool:
+        return isinstance(self._encoder, Encoder) and self._encoder.frozen
 
     def _shown_epoch(self, done: float) -> float:
         """Epochs of all starts so far, for a bar that never goes back."""
@@ -214,14 +234,19 @@ def _refuse_divergence(losses: dict[str, float], epoch: int, learning_rate: floa
 
 
 @torch.no_grad()
-def read_all(encoder: nn.Module, inputs: np.ndarray, read: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
+def read_all(encoder: nn.Module, inputs: Inputs, read: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
     """What `read` makes of the embeddings of all subjects, from plain inputs, in order, on the CPU."""
     encoder.eval()
     device = next(encoder.parameters()).device
     return read_in_blocks(inputs, lambda x: read(encoder(x).float()), device)
 
 
-def embed(encoder: nn.Module, inputs: np.ndarray) -> Tensor:
+def on_device(encoder: nn.Module, device: str) -> nn.Module:
+    """The encoder where Fabric's accelerator of this name has its memory."""
+    return Fabric(accelerator=device, devices=1).to_device(encoder)
+
+
+def embed(encoder: nn.Module, inputs: Inputs) -> Tensor:
     """(subjects, dims), on the encoder's device."""
     z = read_all(encoder, inputs, lambda z: {"embedding": z})["embedding"]
     return z.to(next(encoder.parameters()).device)

@@ -14,6 +14,7 @@ import pandas as pd
 from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError, name_rows
 from phenogroups.data.examples.local import find, read_labels, require
 from phenogroups.data.reading import PICTURES, Reading
+from phenogroups.data.stored import Inputs
 from phenogroups.data.tables import TableSpec, read_inputs
 
 TRUTH_NAMES = ("bacterial", "viral")
@@ -146,6 +147,6 @@ def _paper_subset(about: pd.DataFrame) -> np.ndarray:
     return np.sort(np.concatenate([np.flatnonzero(~ill), bacterial[:count], viral[:count]]))
 
 
-def _cohort(about: pd.DataFrame, inputs: np.ndarray) -> Cohort:
+def _cohort(about: pd.DataFrame, inputs: Inputs) -> Cohort:
     known = {column: about[column].to_numpy() for column in ("diagnosis", "subject", "group", "truth")}
     return Cohort(inputs, **known, truth_names=TRUTH_NAMES, name="pneumonia")

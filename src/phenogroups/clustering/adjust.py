@@ -1,0 +1,126 @@
+"""Inputs without what age, sex or site do to them, as seen in controls: among patients, the illness does it too."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from pandas.api.types import is_numeric_dtype
+from torch import Tensor
+
+from phenogroups.data.cohort import Cohort, CohortError, name_rows
+from phenogroups.data.text import as_bytes, from_bytes
+
+Column = tuple[str, list[str] | None]  # its name, and its codes if it is one of codes; the first is the reference
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """A few tensors, saved with the model, that adjust one new subject as well as a cohort."""
+
+    columns: Tensor  # (bytes,): the columns as JSON
+    center: Tensor  # (regressors,): means of the controls, whose own mean is thus left as it was
+    slopes: Tensor  # (regressors, numbers of an input)
+
+    def __call__(self, cohort: Cohort) -> np.ndarray:
+        """The cohort's inputs, float32, as if all subjects had the covariates of the mean control."""
+        away = regressors(cohort, from_bytes(self.columns)) - self.center.numpy()
+        adjusted = np.asarray(cohort.inputs).reshape(len(cohort), -1).astype(np.float64)
+        # one after the other: a matrix product would round by the number of its rows
+        for amount, slope in zip(away.T, self.slopes.numpy(), strict=True):
+            adjusted -= amount[:, None] * slope
+        return adjusted.astype(np.float32).reshape(cohort.inputs.shape)
+
+
+def fit_adjustment(cohort: Cohort, names: Sequence[str]) -> Adjustment:
+    """Least squares on the controls; `C(site)` takes a column as codes even where they are numbers."""
+    if cohort.is_patient.all():
+        raise CohortError(
+            f"Expected controls, to learn what {', '.join(names)} does without the illness. Received: patients only. "
+            "Bring controls, or do not adjust."
+        )
+    controls = cohort[~cohort.is_patient]
+    columns = [_column(controls, name) for name in names]
+    x = regressors(controls, columns)
+    if len(controls) <= x.shape[1] + 1:
+        raise CohortError(
+            f"Expected more controls than the {x.shape[1] + 1} numbers that adjusting for {', '.join(names)} takes. "
+            f"Received: {len(controls)} controls. Bring more, or adjust for less."
+        )
+    center, scale = x.mean(axis=0), x.std(axis=0)
+    y = np.asarray(controls.inputs).reshape(len(controls), -1).astype(np.float64)
+    slopes, _, rank, _ = np.linalg.lstsq((x - center) / scale, y - y.mean(axis=0), rcond=None)
+    if rank < x.shape[1]:
+        raise CohortError(
+            f"Expected covariates that vary independently among controls. Received: {', '.join(names)}, of which one "
+            "follows from the others. Drop it."
+        )
+    learned = (center, slopes / scale[:, None])
+    return Adjustment(as_bytes(columns), *(torch.as_tensor(np.ascontiguousarray(each)) for each in learned))
+
+
+def regressors(cohort: Cohort, columns: Sequence[Any]) -> np.ndarray:
+    """(subjects, regressors): an amount is one; of codes, each but the first is one, 1 for those who have it."""
+    found = []
+    for name, codes in columns:
+        values = _values(cohort, name)
+        if codes is None:
+            amounts = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+            _refuse(cohort, ~np.isfinite(amounts), f"a number as covariate {name!r}", values)
+            found.append(amounts[:, None])
+        else:
+            written = np.array([_code(value) for value in values])
+            _refuse(cohort, ~np.isin(written, codes), f"{name!r} among those of the controls ({_some(codes)})", values)
+            found.append((written[:, None] == np.array(codes[1:])).astype(np.float64))
+    return np.concatenate(found, axis=1)
+
+
+def column_name(asked: str) -> str:
+    """Without the mark of codes."""
+    return re.sub(r"^C\((.+)\)$", r"\1", asked)
+
+
+def _column(controls: Cohort, asked: str) -> Column:
+    name, marked = column_name(asked), column_name(asked) != asked
+    values = _values(controls, name)
+    missing = values.isna().to_numpy() | (values.astype(str) == "").to_numpy()
+    _refuse(controls, missing, f"the covariate {name!r} of every subject", values)
+    codes = None if is_numeric_dtype(values) and not marked else sorted({_code(value) for value in values})
+    if values.nunique() < 2:
+        raise CohortError(
+            f"Expected controls that differ in {name!r}, to learn what it does. Received: {_some(codes or values)} in "
+            "all of them. Leave it out, or bring other controls."
+        )
+    return name, codes
+
+
+def _values(cohort: Cohort, name: str) -> pd.Series:
+    if name not in cohort.covariates.columns:
+        there = ", ".join(map(repr, cohort.covariates.columns)) or "none"
+        raise CohortError(
+            f"Expected the covariate {name!r}, which inputs are adjusted for. Received: {there}. Bring it with the "
+            "cohort: Cohort(inputs, diagnosis, covariates=...), or --covariates of a table."
+        )
+    return cohort.covariates[name]
+
+
+def _code(value: Any) -> str:
+    """One spelling: a column of codes becomes 1.0, 2.0 where a cell is empty."""
+    return str(int(value)) if isinstance(value, float | np.floating) and value.is_integer() else str(value)
+
+
+def _refuse(cohort: Cohort, where: np.ndarray, expected: str, values: pd.Series) -> None:
+    """No value is made up in place of a missing one: a subgroup could be made of guesses."""
+    if where.any():
+        raise CohortError(
+            f"Expected {expected}. Received: {_some(sorted({str(value) for value in values[where]}))} in "
+            f"{name_rows(cohort.subject[where])}. Fill them in, or drop these rows."
+        )
+
+
+def _some(values: Any, most: int = 5) -> str:
+    values = list(dict.fromkeys(map(str, values)))
+    return ", ".join(values[:most]) + (", ..." if len(values) > most else "")

@@ -1,0 +1,218 @@
+"""Cohorts larger than memory: every file is decoded once into one .npy file, from which training reads rows.
+
+The file is named by what it was made of (paths, their sizes and times, the reading), so that a changed file or another
+size is decoded anew. It is written under a partial name beside a journal of finished rows: an interrupted decoding goes
+on where it was stopped, and a file with its own name is whole.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from phenogroups.data.cohort import CohortError
+from phenogroups.data.decoding import UnreadableInput
+from phenogroups.data.reading import Reading, read_input
+from phenogroups.data.stored import StoredRows
+
+FORMAT = 1  # of the key; raised when decoding changes
+RECORD = np.dtype([("row", "<i8"), ("crc", "<u4")])  # one entry of the journal
+DTYPE = np.dtype("<f4")
+
+Locate = Callable[[], Path]  # raises UnreadableInput where a cell names no file that may be read
+
+
+def user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phenogroups" / "decoded"
+
+
+def larger_than_memory(count: int, first: np.ndarray, share: float = 0.5) -> bool:
+    """Whether so many inputs like the first would fill more than a share of the machine's memory."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows does not say
+        return False
+    return count * first.nbytes > share * memory
+
+
+def cached_inputs(
+    locate: Sequence[Locate],
+    reading: Reading,
+    folder: Path,
+    *,
+    on_broken: Callable[[list[tuple[int, str]]], None],
+    on_shapes: Callable[[dict[int, tuple[int, ...]]], None],
+    progress: Callable[[int, int], None] | None = None,
+) -> StoredRows:
+    """All inputs as rows of one file in `folder`.
+
+    `on_broken` is told the rows that could not be read and `on_shapes` the shape of every other if they have several;
+    both raise. What was decoded by then is deleted: mended files would be decoded under another name anyway.
+    """
+    key = _key(locate, reading)
+    whole, record = folder / f"{key}.npy", folder / f"{key}.crc"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder / f"{key}.lock", folder):
+            if not (whole.is_file() and record.is_file() and _is_sound(whole, record, progress)):
+                _decode_all(locate, reading, whole, record, on_broken, on_shapes, progress)
+    except OSError as error:
+        raise CohortError(
+            f"Expected to keep decoded inputs in {folder}. Received: {error}. Name another folder (--cache)."
+        ) from error
+    return StoredRows(whole)
+
+
+def _key(locate: Sequence[Locate], reading: Reading) -> str:
+    digest = hashlib.sha256(json.dumps([FORMAT, asdict(reading)]).encode())
+    for where in locate:
+        try:
+            path = where()
+            about = path.stat()
+            said = f"{path.resolve()}\x1f{about.st_size}\x1f{about.st_mtime_ns}"
+        except (UnreadableInput, OSError) as error:
+            said = str(error)
+        digest.update(said.encode() + b"\x1e")
+    return digest.hexdigest()[:32]
+
+
+def _decode_all(
+    locate: Sequence[Locate], reading: Reading, whole: Path, record: Path,
+    on_broken: Callable[[list[tuple[int, str]]], None], on_shapes: Callable[[dict[int, tuple[int, ...]]], None],
+    progress: Callable[[int, int], None] | None,
+) -> None:  # fmt: skip
+    partial, journal = whole.with_suffix(".partial"), record.with_suffix(".journal")
+    done = _resume(partial, journal, len(locate))
+    broken: list[tuple[int, str]] = []
+    shapes: dict[int, tuple[int, ...]] = {}
+    shape: tuple[int, ...] | None = None if not done else _header(partial)[1][1:]
+    begin = 0 if not done else _header(partial)[0]
+    try:
+        with partial.open("r+b" if done else "w+b") as numbers, journal.open("ab" if done else "wb") as log:
+            for row, where in enumerate(locate):
+                if row not in done:
+                    try:
+                        image = np.ascontiguousarray(read_input(where(), reading), dtype=DTYPE)
+                    except UnreadableInput as error:
+                        broken.append((row, str(error)))
+                        continue
+                    shapes[row] = image.shape
+                    if shape is None:
+                        shape = image.shape
+                        begin = _begin(numbers, (len(locate), *shape))
+                    if image.shape == shape:
+                        _write_row(numbers, log, begin, row, image)
+                if progress is not None:
+                    progress(row + 1, len(locate))
+            shapes |= dict.fromkeys(done, shape or ())
+            on_broken(broken)
+            if len({*shapes.values()}) > 1:
+                on_shapes(shapes)
+            numbers.flush()
+            os.fsync(numbers.fileno())
+    except (CohortError, UnreadableInput):
+        partial.unlink(missing_ok=True)
+        journal.unlink(missing_ok=True)
+        raise
+    os.replace(journal, record)
+    os.replace(partial, whole)
+
+
+def _begin(file: IO[bytes], shape: tuple[int, ...]) -> int:
+    """Write the header and claim the place; where the rows begin."""
+    needed, folder = int(np.prod(shape, dtype=np.int64)) * DTYPE.itemsize, Path(file.name).parent
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise CohortError(
+            f"Expected {needed / 1e9:.1f} GB of free space in {folder} for {shape[0]} decoded inputs. "
+            f"Received: {free / 1e9:.1f} GB. Make room, take a smaller --size, or name another folder (--cache)."
+        )
+    header = {"descr": DTYPE.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    begin = file.tell()
+    file.truncate(begin + needed)
+    return begin
+
+
+def _write_row(numbers: IO[bytes], log: IO[bytes], begin: int, row: int, image: np.ndarray) -> None:
+    numbers.seek(begin + row * image.nbytes)
+    numbers.write(image.data)
+    numbers.flush()
+    # the journal follows the numbers: what it names is on its way to the disk
+    log.write(np.array((row, zlib.crc32(image.data)), dtype=RECORD).tobytes())
+    log.flush()
+
+
+def _header(path: Path) -> tuple[int, tuple[int, ...]]:
+    """Where the rows begin, and their shape."""
+    stored = np.load(path, mmap_mode="r", allow_pickle=False)
+    return stored.offset, stored.shape
+
+
+def _resume(partial: Path, journal: Path, count: int) -> set[int]:
+    """Rows that an earlier, interrupted decoding left whole."""
+    if not partial.is_file() or not journal.is_file():
+        return set()
+    try:
+        begin, shape = _header(partial)
+        if shape[0] != count:
+            return set()
+        os.truncate(journal, journal.stat().st_size // RECORD.itemsize * RECORD.itemsize)  # its last entry may be torn
+        return {row for row, good in _checked(partial, journal, begin, shape) if good}
+    except (ValueError, OSError):  # interrupted before the header was whole
+        return set()
+
+
+def _is_sound(whole: Path, record: Path, progress: Callable[[int, int], None] | None) -> bool:
+    """Whether every row is as it was written; reading it also brings the file into the system's own cache."""
+    try:
+        begin, shape = _header(whole)
+        good = 0
+        for _, right in _checked(whole, record, begin, shape):
+            good += right
+            if progress is not None:
+                progress(good, shape[0])
+        return good == shape[0]
+    except (ValueError, OSError):
+        return False
+
+
+def _checked(path: Path, journal: Path, begin: int, shape: tuple[int, ...]) -> Iterator[tuple[int, bool]]:
+    entries = np.frombuffer(journal.read_bytes(), RECORD)
+    size = int(np.prod(shape[1:], dtype=np.int64)) * DTYPE.itemsize
+    buffer = bytearray(size)
+    with path.open("rb", buffering=0) as file:
+        for row, crc in dict(entries.tolist()).items():
+            file.seek(begin + row * size)
+            yield row, file.readinto(buffer) == size and zlib.crc32(buffer) == crc
+
+
+@contextmanager
+def _alone(lock: Path, folder: Path) -> Iterator[None]:
+    """No other process decodes the same; the system gives the lock back if this one dies."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: two processes would write the same numbers
+        yield
+        return
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CohortError(
+                f"Expected to be alone in decoding this cohort into {folder}. Received: another process does it. "
+                "Wait for it, then start again."
+            ) from None
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                lock.unlink()

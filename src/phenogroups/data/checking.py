@@ -1,0 +1,363 @@
+"""Whether a cohort is fit to learn from: everything is read once, and everything odd is said with its remedy.
+
+Nothing here changes a file. A problem stops training; a warning is for the reader to judge.
+"""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+
+from phenogroups.data.cohort import PATIENT, Cohort, CohortError, name_rows, refuse_repeated
+from phenogroups.data.decoding import UnreadableInput, decode
+from phenogroups.data.reading import prepare
+from phenogroups.data.tables import (
+    TableSpec,
+    image_paths,
+    map_diagnosis,
+    map_truth,
+    part_of,
+    read_inputs,
+    require_one_shape,
+    resolve_features,
+    subject_names,
+    typed_covariates,
+)
+
+FEWEST = 5  # of either class, below which their pictures are not compared
+SHARE_APART = 0.25  # of a class whose size, format, ... the other class has not: a shortcut
+RANKED_APART = 0.9  # chance that one class has the larger picture: a shortcut
+BRIGHTNESS_APART = 0.98  # the same of brightness, which a disease may change as well
+RARE = 0.02  # share of rows below which a code of a covariate may be a slip
+
+
+@dataclass
+class Findings:
+    """What was found, in sentences: facts, warnings to judge, and problems that stop training."""
+
+    facts: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def may_start(self) -> bool:
+        return not self.problems
+
+    @property
+    def verdict(self) -> str:
+        if self.problems:
+            return f"Training should not start: {_count(len(self.problems), 'problem')} to mend."
+        if self.warnings:
+            return f"Training may start; {_count(len(self.warnings), 'warning')} to judge first."
+        return "Training may start."
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one input is like; enough to compare it with the others once it is forgotten."""
+
+    shape: tuple[int, ...]  # as the file has it, channels first
+    kind: str  # png, jpeg, ..., features or array
+    dtype: str
+    digest: bytes  # of its exact numbers
+    mean: float
+    constant: bool
+    read_as: tuple[int, ...]  # shape that the network would see
+
+
+def check_table(
+    rows: pd.DataFrame,
+    spec: TableSpec,
+    *,
+    folder: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Findings:
+    """Of a table as `read_table` gives it; reads every file once, one at a time."""
+    found = Findings()
+    subject = subject_names(rows, spec)
+    diagnosis = _attempt(found, lambda: map_diagnosis(_column(rows, spec.diagnosis), spec, subject))
+    _attempt(found, lambda: refuse_repeated(subject))
+    group = _attempt(found, lambda: _column(rows, str(spec.group)).to_numpy(dtype=str)) if spec.group else subject
+    part = None
+    if spec.split is not None and group is not None:
+        words = _attempt(found, lambda: _column(rows, str(spec.split)))
+        part = None if words is None else _attempt(found, lambda: part_of(words, group))
+        part = words.to_numpy(dtype=str) if part is None and words is not None else part
+    names = None
+    if spec.truth is not None and diagnosis is not None:
+        names = _attempt(found, lambda: map_truth(_column(rows, str(spec.truth)), diagnosis))
+    others = [_attempt(found, lambda name=name: _column(rows, name)) for name in spec.covariates]
+    others = pd.DataFrame({column.name: column for column in others if column is not None}, index=rows.index)
+    covariates = _attempt(found, lambda: typed_covariates(others, subject))
+    seen: list[Seen | None]
+    if spec.image is None:
+        named = _attempt(found, lambda: resolve_features(rows, spec))
+        values = None if named is None else _attempt(found, lambda: read_inputs(rows, named, folder=folder))
+        seen = [None] * len(rows) if values is None else [_seen_row(row) for row in values]
+        if values is not None:
+            _check_features(found, values, () if named is None else named.features)
+    else:
+        seen = _look_at_files(found, rows, spec, subject, folder, progress)
+    _say_who(found, diagnosis, group, names, spec, len(rows))
+    if covariates is not None:
+        _check_covariates(found, covariates, subject)
+    files = subject if spec.image is None or spec.image not in rows.columns else rows[spec.image].to_numpy(dtype=str)
+    _compare(found, seen, _labels(subject, files), diagnosis, group, part)
+    return found
+
+
+def check_cohort(cohort: Cohort) -> Findings:
+    """Of a cohort that is in memory already."""
+    found = Findings()
+    seen = [_seen_row(row) for row in cohort.inputs]
+    names = None if cohort.truth is None else (cohort.truth, cohort.truth_names)
+    _say_who(found, cohort.diagnosis, cohort.group, names, TableSpec(group="group"), len(cohort))
+    _check_covariates(found, cohort.covariates, cohort.subject)
+    if cohort.inputs.ndim == 2:
+        _check_features(found, np.asarray(cohort.inputs), ())
+    _compare(found, seen, _labels(cohort.subject, cohort.subject), cohort.diagnosis, cohort.group, cohort.is_test)
+    return found
+
+
+def _attempt(found: Findings, read: Callable[[], Any]) -> Any:
+    """What `read` gives, or None and its message among the problems: the rest is still looked at."""
+    try:
+        return read()
+    except CohortError as error:
+        found.problems.append(str(error))
+        return None
+
+
+def _column(rows: pd.DataFrame, name: str) -> pd.Series:
+    if name not in rows.columns:
+        raise CohortError(f"Expected the column {name!r}. Received a table with: {', '.join(map(repr, rows.columns))}.")
+    return rows[name]
+
+
+def _seen_row(row: np.ndarray) -> Seen:
+    return _describe(row, "features" if row.ndim == 1 else "array", row.shape)
+
+
+def _describe(array: np.ndarray, kind: str, read_as: tuple[int, ...]) -> Seen:
+    digest = hashlib.sha256(repr(array.shape).encode())
+    digest.update(np.ascontiguousarray(array).data)
+    range_ = np.iinfo(array.dtype).max if array.dtype.kind in "iu" else 1
+    constant = bool(array.ndim > 1 and array.min() == array.max())
+    mean = float(array.mean(dtype=np.float64)) / range_
+    return Seen(array.shape, kind, str(array.dtype), digest.digest(), mean, constant, read_as)
+
+
+def _look_at_files(
+    found: Findings, rows: pd.DataFrame, spec: TableSpec, subject: np.ndarray, folder: Path | None,
+    progress: Callable[[int, int], None] | None,
+) -> list[Seen | None]:  # fmt: skip
+    paths = _attempt(found, lambda: image_paths(rows, spec, folder))
+    if paths is None:
+        return [None] * len(rows)
+    seen: list[Seen | None] = []
+    broken, constant = [], []
+    for number, (name, path) in enumerate(zip(subject, paths, strict=True)):
+        where = f"row {number + 1} ({name}): {path}"
+        one = None
+        try:
+            file = decode(path.locate())
+            one = _describe(file.array, file.format, prepare(file.array, spec.reading).shape)
+            constant += [where] if one.constant else []
+        except UnreadableInput as error:
+            broken.append(f"{where} {error}")
+        seen.append(one)
+        if progress is not None:
+            progress(number + 1, len(rows))
+    if broken:
+        listed = "\n    ".join(broken)
+        found.problems.append(f"{_count(len(broken), 'file')} cannot be used; mend or drop them:\n    {listed}")
+    if constant:
+        listed = "\n    ".join(constant)
+        found.warnings.append(
+            f"{_count(len(constant), 'image')} of one value throughout, with nothing to see; drop them unless an empty "
+            f"map means something:\n    {listed}"
+        )
+    shapes = [one.read_as for one in seen if one is not None]
+    if shapes:
+        readable = subject[[one is not None for one in seen]]
+        _attempt(found, lambda: require_one_shape(shapes, readable))
+    return seen
+
+
+def _say_who(
+    found: Findings, diagnosis: np.ndarray | None, group: np.ndarray | None,
+    names: tuple[np.ndarray, Sequence[str]] | None, spec: TableSpec, count: int,
+) -> None:  # fmt: skip
+    if diagnosis is None:
+        found.facts.append(f"{_count(count, 'row')}, whose diagnosis could not be read.")
+        return
+    patients = int((diagnosis == PATIENT).sum())
+    found.facts.append(f"{_count(count, 'row')}: {_count(patients, 'patient')}, {_count(count - patients, 'control')}.")
+    for missing, name in ((patients == 0, "patient"), (patients == count, "control")):
+        if missing:
+            found.problems.append(
+                f"Expected patients and controls. Received: no {name}. Bring some, or say which words of the "
+                f"diagnosis mean {name} (--{name})."
+            )
+    if names is not None:
+        truth, words = names
+        sizes = ", ".join(f"{word} {int((truth == k).sum())}" for k, word in enumerate(words)) or "none"
+        unknown = int(((truth < 0) & (diagnosis == PATIENT)).sum())
+        found.facts.append(f"Known subgroups of patients: {sizes}; {unknown} unknown.")
+    if spec.group is not None and group is not None:
+        sizes = pd.Series(group).value_counts()
+        if len(sizes) < count:
+            found.facts.append(f"{_count(len(sizes), 'group')}, the largest of {_count(int(sizes.iloc[0]), 'row')}.")
+
+
+def _check_covariates(found: Findings, covariates: pd.DataFrame, subject: np.ndarray) -> None:
+    for name, column in covariates.items():
+        known, missing = column.dropna(), int(column.isna().sum())
+        lacking = f", {missing} missing" if missing else ""
+        if pd.api.types.is_numeric_dtype(column):
+            between = f"{known.min():g} to {known.max():g}" if len(known) else "none"
+            found.facts.append(f"Covariate {name}: numbers, {between}{lacking}.")
+            continue
+        sizes = known.astype(str).value_counts()
+        shown = ", ".join(f"{word} {n}" for word, n in sizes[:8].items()) + (", ..." if len(sizes) > 8 else "")
+        found.facts.append(f"Covariate {name}: {_count(len(sizes), 'word')} ({shown}){lacking}.")
+        alike = [sorted(words) for words in _alike(sizes.index) if len(words) > 1]
+        odd = {word for words in alike for word in words}
+        if len(sizes) - len(odd) <= 20:  # of codes, not of names
+            common = int((sizes >= max(2, RARE * len(known))).sum())
+            odd |= {word for word, n in sizes.items() if common >= 2 and n < max(2, RARE * len(known))}
+        if odd:
+            rows = column.astype(str).isin(odd - {max(words, key=lambda w: sizes[w]) for words in alike}).to_numpy()
+            found.warnings.append(
+                f"Covariate {name} has codes that may be slips: {', '.join(map(repr, sorted(odd)))} in "
+                f"{name_rows(subject[rows])}. Recode them, or empty the cells if nobody knows."
+            )
+
+
+def _alike(words: Iterable[str]) -> list[list[str]]:
+    """Words that differ only by case or blanks."""
+    folded: dict[str, list[str]] = defaultdict(list)
+    for word in words:
+        folded["".join(word.lower().split())].append(word)
+    return list(folded.values())
+
+
+def _check_features(found: Findings, values: np.ndarray, names: tuple[str, ...]) -> None:
+    low, high = values.min(axis=0), values.max(axis=0)
+    found.facts.append(f"{_count(values.shape[1], 'feature')}, from {low.min():g} to {high.max():g}.")
+    constant = np.flatnonzero(low == high)
+    if len(constant) and len(values) > 1:
+        which = ", ".join(names[j] if len(names) else f"number {j + 1}" for j in constant[:5])
+        found.warnings.append(f"{_count(len(constant), 'feature')} with one value in all rows ({which}); drop them.")
+
+
+def _compare(
+    found: Findings, seen: Sequence[Seen | None], labels: list[str], diagnosis: np.ndarray | None,
+    group: np.ndarray | None, part: np.ndarray | None,
+) -> None:  # fmt: skip
+    good = np.array([i for i, one in enumerate(seen) if one is not None], dtype=int)
+    inputs = [one for one in seen if one is not None]
+    if not inputs:
+        return
+    if len(inputs[0].shape) > 1:
+        for what, values in (
+            ("Formats", [one.kind for one in inputs]), ("Types", [one.dtype for one in inputs]),
+            ("Channels", [str(one.shape[0]) for one in inputs]),
+            ("Sizes", [" x ".join(map(str, one.shape[1:])) for one in inputs]),
+        ):  # fmt: skip
+            found.facts.append(f"{what}: {_most(values)}.")
+        read_as = Counter(one.read_as for one in inputs).most_common(1)[0][0]
+        found.facts.append(f"The network would see {read_as}, channels first.")
+    _check_duplicates(found, inputs, good, labels, diagnosis, group, part)
+    if diagnosis is not None:
+        _check_shortcuts(found, inputs, diagnosis[good] == PATIENT)
+
+
+def _check_duplicates(
+    found: Findings, inputs: list[Seen], good: np.ndarray, labels: list[str], diagnosis: np.ndarray | None,
+    group: np.ndarray | None, part: np.ndarray | None,
+) -> None:  # fmt: skip
+    same: dict[bytes, list[int]] = defaultdict(list)
+    for i, one in zip(good, inputs, strict=True):
+        same[one.digest].append(int(i))
+    copies = [rows for rows in same.values() if len(rows) > 1]
+    left = copies
+    for what, values, remedy in (
+        ("diagnoses", diagnosis, "one of them must be wrong: find out which and drop it"),
+        ("parts of the split", part, "they would be recognised, not predicted: drop them from one part"),
+    ):
+        if values is None:
+            continue
+        across = [rows for rows in left if len({str(values[i]) for i in rows}) > 1]
+        left = [rows for rows in left if rows not in across]
+        if across:
+            found.problems.append(f"{_count(len(across), 'input')} in both {what}; {remedy}:{_pairs(across, labels)}")
+    if left:
+        apart = [rows for rows in left if group is None or len({str(group[i]) for i in rows}) > 1]
+        remedy = "drop the copies" + (", or give them one group: else one may be held out" if apart else "")
+        found.warnings.append(f"{_count(len(left), 'input')} more than once; {remedy}:{_pairs(left, labels)}")
+
+
+def _check_shortcuts(found: Findings, inputs: list[Seen], ill: np.ndarray) -> None:
+    """What tells patients from controls without looking at anybody: a network would learn it first."""
+    if min(ill.sum(), (~ill).sum()) < FEWEST or len(inputs[0].shape) == 1:
+        return
+    remedy = "a network would learn this instead of the disease; bring both to one"
+    for what, values in (
+        ("format", [one.kind for one in inputs]), ("number type", [one.dtype for one in inputs]),
+        ("channels", [str(one.shape[0]) for one in inputs]),
+        ("size", [" x ".join(map(str, one.shape[1:])) for one in inputs]),
+    ):  # fmt: skip
+        counts = [Counter(v for v, which in zip(values, ill, strict=True) if which == kind) for kind in (True, False)]
+        shares = [{v: n / sum(c.values()) for v, n in c.items()} for c in counts]
+        # pictures of a size of their own each are compared by rank below
+        apart = 0.5 * sum(abs(shares[0].get(v, 0) - shares[1].get(v, 0)) for v in {*values})
+        if apart > SHARE_APART and len({*values}) <= 0.1 * len(values) + 2:
+            patients, controls = (_most(list(c.elements())) for c in counts)
+            found.warnings.append(
+                f"Patients and controls differ in {what} (patients: {patients}; controls: {controls}): {remedy}."
+            )
+    for what, values, limit in (
+        ("size", [float(np.prod(one.shape[1:])) for one in inputs], RANKED_APART),
+        ("mean brightness", [one.mean for one in inputs], BRIGHTNESS_APART),
+    ):
+        chance = _chance_larger(np.array(values), ill)
+        if max(chance, 1 - chance) > limit and not any(f"differ in {what} (" in words for words in found.warnings):
+            middle = [float(np.median(np.array(values)[which])) for which in (ill, ~ill)]
+            found.warnings.append(
+                f"Patients and controls differ in {what} (medians {middle[0]:.3g} and {middle[1]:.3g}): {remedy}, or "
+                "standardise (--size, --intensity standardise)."
+            )
+
+
+def _chance_larger(values: np.ndarray, ill: np.ndarray) -> float:
+    """That a patient's value is larger than a control's: the area under the ROC curve."""
+    ranks, n = rankdata(values), int(ill.sum())
+    return float((ranks[ill].sum() - n * (n + 1) / 2) / (n * (len(values) - n)))
+
+
+def _labels(subject: np.ndarray, files: np.ndarray) -> list[str]:
+    """`row 4 (sub-03): 3.png`: how a row is pointed at."""
+    pairs = enumerate(zip(subject, files, strict=True), start=1)
+    return [f"row {i} ({name})" + (f": {file}" if file != name else "") for i, (name, file) in pairs]
+
+
+def _pairs(copies: list[list[int]], labels: list[str], most: int = 20) -> str:
+    lines = [f"\n    {' = '.join(labels[i] for i in rows[:4])}" for rows in copies[:most]]
+    return "".join(lines) + (f"\n    and {len(copies) - most} more" if len(copies) > most else "")
+
+
+def _most(values: list[str], most: int = 4) -> str:
+    counts = Counter(values).most_common()
+    shown = ", ".join(f"{value} ({n})" for value, n in counts[:most])
+    return shown + (f", {len(counts) - most} others" if len(counts) > most else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

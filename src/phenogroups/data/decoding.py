@@ -1,0 +1,158 @@
+"""From one file to the numbers in it: pictures, NumPy arrays, NIfTI volumes and DICOM.
+
+Headers are believed only up to a limit, so that a broken or hostile file cannot ask for all memory.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+VOLUMES = (".nii", ".nii.gz")
+DICOM = (".dcm", ".dicom", ".ima")
+ENDINGS = (*PICTURES, ".npy", *VOLUMES, *DICOM)
+MOST_NUMBERS = 2**28  # in one file: a gigabyte as float32, a volume of 640 voxels a side
+DICOM_REMEDY = "pip install 'phenogroups[dicom]'"
+
+
+class UnreadableInput(ValueError):
+    """One file cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What a file holds, before anything is done to it."""
+
+    array: np.ndarray  # (channels, *space), in the file's own type
+    format: str  # png, jpeg, tiff, bmp, npy, nifti or dicom
+
+
+def decode(path: Path) -> Decoded:
+    """The file's content; by its ending, or as DICOM if it has none and says that it is."""
+    name = path.name.lower()
+    if not path.is_file():
+        raise UnreadableInput("does not exist")
+    if path.stat().st_size == 0:
+        raise UnreadableInput("is an empty file")
+    try:
+        if name.endswith(PICTURES):
+            return _decode_picture(path)
+        if name.endswith(".npy"):
+            return Decoded(_decode_npy(path), "npy")
+        if name.endswith(VOLUMES):
+            return Decoded(_decode_nifti(path), "nifti")
+        if name.endswith(DICOM) or says_dicom(path):
+            return Decoded(_decode_dicom(path), "dicom")
+    except UnreadableInput:
+        raise
+    except Exception as error:  # decoders raise whatever they like on a broken file
+        raise UnreadableInput(f"cannot be read ({type(error).__name__}: {error})") from error
+    raise UnreadableInput(f"has an unknown ending; known: {', '.join(ENDINGS)}")
+
+
+def _refuse_huge(shape: tuple[int, ...]) -> None:
+    if math.prod(map(int, shape)) > MOST_NUMBERS:
+        raise UnreadableInput(f"announces {' x '.join(map(str, shape))} numbers; at most {MOST_NUMBERS:,} are read")
+
+
+def _decode_picture(path: Path) -> Decoded:
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(path) as image:
+            kind, mode = str(image.format).lower(), image.mode
+            pages = getattr(image, "n_frames", 1)
+            if pages > 1:
+                raise UnreadableInput(f"holds {pages} pages; expected one picture")
+            bits = image.tag_v2.get(258, (0,)) if kind == "tiff" else (0,)  # pyright: ignore[reportAttributeAccessIssue]
+            if mode in ("P", "RGBA", "LA", "CMYK", "YCbCr", "1"):
+                image = image.convert("RGB" if mode in ("P", "RGBA", "CMYK", "YCbCr") else "L")
+            array = np.asarray(image)
+    if mode == "I" and bits[0] == 16:  # Pillow widens signed numbers; their own type tells their range
+        array = array.astype(np.int16)
+    return Decoded(array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0), kind)
+
+
+def _decode_npy(path: Path) -> np.ndarray:
+    array = np.load(path, allow_pickle=False, mmap_mode="r")  # the header only; a file that is too short is refused
+    if array.ndim not in (2, 3, 4):
+        raise UnreadableInput(f"holds an array of shape {array.shape}; expected (H, W), (C, H, W) or (C, D, H, W)")
+    _refuse_huge(array.shape)
+    array = np.array(array)
+    return array[None] if array.ndim == 2 else array
+
+
+def _decode_nifti(path: Path) -> np.ndarray:
+    import nibabel
+
+    volume: Any = nibabel.load(path)  # pyright: ignore[reportPrivateImportUsage]
+    shape = tuple(volume.shape)
+    while len(shape) > 3 and shape[-1] == 1:  # one time point
+        shape = shape[:-1]
+    if len(shape) != 3:
+        raise UnreadableInput(f"holds {len(shape)} dimensions, {shape}; expected one volume of three")
+    if not all(shape):
+        raise UnreadableInput(f"holds no voxels: its shape is {shape}")
+    _refuse_huge(shape)
+    return np.asarray(volume.get_fdata(dtype=np.float32)).reshape(shape)[None]
+
+
+def says_dicom(path: Path) -> bool:
+    """Whether the file has DICOM's mark, whatever it is called: scanners export files without an ending."""
+    if path.suffix and not path.suffix[1:].isdigit():  # 1.2.840.113619 is a name, not an ending
+        return False
+    with path.open("rb") as file:
+        return file.read(132)[128:] == b"DICM"
+
+
+def _decode_dicom(path: Path) -> np.ndarray:
+    """Rescaled and windowed as the file says: 0 to 1 in its window, or in its own units if it is rescaled without."""
+    try:
+        import pydicom
+        from pydicom.pixels.processing import apply_modality_lut, apply_voi, apply_windowing
+    except ImportError:
+        raise UnreadableInput(f"is DICOM, which needs pydicom: {DICOM_REMEDY}") from None
+    file = pydicom.dcmread(path)
+    if "PixelData" not in file:
+        raise UnreadableInput("is DICOM without an image")
+    frames, colours = int(file.get("NumberOfFrames", 1) or 1), int(file.SamplesPerPixel)
+    _refuse_huge((frames, int(file.Rows), int(file.Columns), colours))
+    try:
+        array = file.pixel_array
+    except (RuntimeError, NotImplementedError) as error:
+        raise UnreadableInput(
+            f"is DICOM compressed as {file.file_meta.TransferSyntaxUID.name}, which could not be undone ({error}); "
+            "try pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
+        ) from error
+    if colours > 1:
+        if frames > 1:
+            raise UnreadableInput(f"is DICOM of {frames} colour pictures; expected one picture or a grey volume")
+        return np.moveaxis(array, -1, 0)
+    values = apply_modality_lut(array, file)
+    own_units = False
+    if file.get("WindowCenter") is not None:
+        # two more values tell what the window's dark and bright end have become
+        ends = np.array([-1e9, 1e9])
+        with np.errstate(over="ignore"):  # of a sigmoid window
+            windowed = apply_windowing(np.concatenate([np.asarray(values, dtype=np.float64).ravel(), ends]), file)
+        low, high = windowed[-2:]
+        values = ((windowed[:-2] - low) / (high - low)).reshape(array.shape)
+    elif "VOILUTSequence" in file:
+        values = apply_voi(values, file)
+        values = values / float(2 ** int(file.VOILUTSequence[0].LUTDescriptor[2]) - 1)
+    else:
+        most = 2 ** int(file.BitsStored) - 1
+        low = -(most + 1) / 2 * int(file.PixelRepresentation)  # of stored numbers
+        own_units = not np.array_equal(values, array)
+        values = np.asarray(values, dtype=np.float64) if own_units else (array - low) / most
+    if file.get("PhotometricInterpretation") == "MONOCHROME1":  # its low values are bright
+        turn = 1.0
+        if own_units:
+            turn = float(apply_modality_lut(np.array([0.0]), file)[0]) * 2 + float(file.RescaleSlope) * (2 * low + most)
+        values = turn - values
+    return np.asarray(values, dtype=np.float32)[None]

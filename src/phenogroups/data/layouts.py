@@ -1,0 +1,238 @@
+"""Folders that are understood without a table: each becomes the same rows and spec that a table would give."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from phenogroups.data.cohort import CohortError
+from phenogroups.data.decoding import ENDINGS, PICTURES, says_dicom
+from phenogroups.data.tables import TableSpec, read_table
+
+SPLITS = ("train", "val", "validation", "test")
+XRAY_PATIENT = re.compile(r"(person\d+)_|((?:NORMAL\d*-)?IM-\d+)-")
+OCT_NAME = re.compile(r"(?P<kind>CNV|DME|DRUSEN|NORMAL)-(?P<patient>\d+)-\d+")
+ODIR_KINDS = {"D": "diabetes", "G": "glaucoma", "C": "cataract", "A": "amd", "M": "myopia"}  # the paper's five
+ODIR_OTHERS = {"H": "hypertension", "O": "other"}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a folder holds, as rows of a table whose image paths lie in `folder`."""
+
+    rows: pd.DataFrame
+    spec: TableSpec
+    folder: Path
+    notes: list[str] = field(default_factory=list)  # what was assumed or left out, in plain words
+
+
+def read_layout(folder: str | Path) -> Layout:
+    """By what lies in the folder: BIDS, ODIR-5K, Kermany's X-rays or OCT, one folder per class, or images only."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise CohortError(f"Expected a folder. Received: {folder}, which is none.")
+    folder = _unpacked(folder)
+    return _recognise(folder)(folder)
+
+
+def _recognise(folder: Path) -> Callable[[Path], Layout]:
+    if (folder / "participants.tsv").is_file():
+        return bids
+    if (folder / "full_df.csv").is_file():
+        return odir
+    classes = {path.name for _, path in _class_folders(folder)}
+    if classes == {"NORMAL", "PNEUMONIA"}:
+        return chest_xray
+    if "NORMAL" in classes and classes <= {"NORMAL", "CNV", "DME", "DRUSEN"}:
+        return oct2017
+    return class_folders if classes else image_folder
+
+
+def _unpacked(folder: Path) -> Path:
+    """Archives often unpack into a folder in a folder: the innermost that has more to it."""
+    inside = _visible(folder)
+    if len(inside) == 1 and inside[0].is_dir() and any(path.is_dir() for path in _visible(inside[0])):
+        below = {path.name for path in _visible(inside[0])}
+        return folder if inside[0].name in SPLITS and not below & {*SPLITS} else _unpacked(inside[0])
+    return folder
+
+
+def _visible(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX")))
+
+
+def _class_folders(folder: Path) -> list[tuple[str, Path]]:
+    """(split, folder of one class); the split is "" where there are none."""
+    inside = [path for path in _visible(folder) if path.is_dir()]
+    splits = [path for path in inside if path.name.lower() in SPLITS]
+    if splits:
+        return [(part.name.lower(), kind) for part in splits for kind in _visible(part) if kind.is_dir()]
+    return [("", kind) for kind in inside]
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    """Everything below that could be an image; DICOM may have no ending."""
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith((".", "__MACOSX")) for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden:
+            yield path
+
+
+def _is_image(path: Path) -> bool:
+    return path.name.lower().endswith(ENDINGS) or says_dicom(path)
+
+
+def class_folders(folder: Path) -> Layout:
+    """folder/<class>/* or folder/train/<class>/*: the class is the word that --control and --patient tell about.
+
+    Files in folder/<class>/<person>/* are one group per person; files beside each other are a person each.
+    """
+    rows, others, persons = [], [], 0
+    for split, kind in _class_folders(folder):
+        for path in _files(kind):
+            if not _is_image(path):
+                others.append(path.name)
+                continue
+            below = path.relative_to(kind).parts
+            # with the folder's name: 1.png of another folder is another person
+            person = "/".join((split or folder.resolve().name, kind.name, below[0] if len(below) > 1 else path.stem))
+            persons += len(below) > 1
+            rows.append(_row(folder, path, kind.name, person, kind.name, split))
+    if not rows:
+        raise CohortError(f"Expected images in {folder}/<class>/. Received: none with {', '.join(ENDINGS)}.")
+    notes = [] if persons else ["Every file is taken for another person; if some are of one person, bring a table."]
+    notes += _left_out(others, "files that are no images")
+    return _layout(folder, rows, notes, truth="kind" if len({row["kind"] for row in rows}) > 2 else None)
+
+
+def image_folder(folder: Path) -> Layout:
+    """folder/*: images and nothing known of them, as for prediction."""
+    paths = [path for path in _visible(folder) if path.is_file() and _is_image(path)]
+    if not paths:
+        raise CohortError(
+            f"Expected a table, or a folder of images: <class>/*, BIDS (participants.tsv), ODIR-5K (full_df.csv), or "
+            f"Kermany's X-rays or OCT. Received: {folder}, which has none of these."
+        )
+    rows = pd.DataFrame({"subject": [path.name for path in paths], "image": [path.name for path in paths]})
+    return Layout(rows, TableSpec(image="image", subject="subject"), folder)
+
+
+def chest_xray(folder: Path) -> Layout:
+    """Kermany's chest X-rays: {train,test,val}/{NORMAL,PNEUMONIA}/*.jpeg; names tell patient and kind."""
+    rows, odd = [], []
+    for split, kind in _class_folders(folder):
+        for path in _pictures(kind):
+            match = XRAY_PATIENT.match(path.name)
+            odd += [] if match else [path.name]
+            patient = (match[1] or match[2]) if match else path.stem
+            germ = re.search("_(bacteria|virus)_", path.name)
+            # patients are counted from one again in the other split
+            person = f"{split or folder.resolve().name}-{patient}"
+            rows.append(_row(folder, path, kind.name, person, germ[1] if germ else "", split))
+    notes = _left_out(odd, "files whose names tell no patient, each taken for another person", kept=True)
+    return _layout(folder, rows, notes, truth="kind", control=("NORMAL",), patient=("PNEUMONIA",))
+
+
+def oct2017(folder: Path) -> Layout:
+    """Kermany's retinal OCT: {train,test,val}/{NORMAL,CNV,DME,DRUSEN}/KIND-PATIENT-IMAGE.jpeg."""
+    rows, odd = [], []
+    for split, kind in _class_folders(folder):
+        for path in _pictures(kind):
+            match = OCT_NAME.match(path.name)
+            odd += [] if match else [path.name]
+            person = match["patient"] if match else path.stem
+            rows.append(_row(folder, path, kind.name, person, kind.name, split))
+    notes = _left_out(odd, "files whose names tell no patient, each taken for another person", kept=True)
+    ill = ("CNV", "DME", "DRUSEN")
+    return _layout(folder, rows, notes, truth="kind", control=("NORMAL",), patient=ill)
+
+
+def odir(folder: Path) -> Layout:
+    """ODIR-5K: full_df.csv with one row per eye; both eyes of a patient are one group, the paper's five are kept."""
+    table = read_table(folder / "full_df.csv")
+    missing = [column for column in ("ID", "labels", "filename") if column not in table.columns]
+    if missing:
+        raise CohortError(
+            f"Expected the columns ID, labels and filename in {folder / 'full_df.csv'}. Received none of: "
+            f"{', '.join(missing)}. Take the public file."
+        )
+    # of several copies, the preprocessed ones: cut to the eye and of one size
+    places = {path.name: path for path in _files(folder) if path.name.lower().endswith(PICTURES)}
+    places |= {path.name: path for path in _files(folder) if path.parent.name == "preprocessed_images"}
+    rows, dropped = [], {"ambiguous": 0, **dict.fromkeys(ODIR_OTHERS.values(), 0)}
+    for eye in table.to_dict("records"):
+        letters = re.findall(r"[A-Z]", eye["labels"])
+        if len(letters) != 1 or letters[0] not in ("N", *ODIR_KINDS, *ODIR_OTHERS):
+            dropped["ambiguous"] += 1
+            continue
+        (letter,) = letters
+        if letter in ODIR_OTHERS:
+            dropped[ODIR_OTHERS[letter]] += 1
+            continue
+        path = places.get(eye["filename"]) or folder / eye["filename"]  # a missing one is said by name when it is read
+        word = "normal" if letter == "N" else "ill"
+        known = {"age": eye.get("Patient Age", ""), "sex": eye.get("Patient Sex", "")}
+        rows.append(_row(folder, path, word, eye["ID"], ODIR_KINDS.get(letter, ""), "") | known)
+    counts = ", ".join(f"{count} {name}" for name, count in dropped.items() if count)
+    notes = [f"Left out, not among normal and the paper's five kinds: {counts} eyes."] if counts else []
+    if not rows:
+        raise CohortError(f"Expected eyes of the kinds N, {', '.join(ODIR_KINDS)} in full_df.csv. Received: none.")
+    return _layout(folder, rows, notes, truth="kind", control=("normal",), patient=("ill",), covariates=("age", "sex"))
+
+
+def bids(folder: Path, suffix: str = "T1w") -> Layout:
+    """BIDS: participants.tsv beside sub-*/[ses-*/]anat/*_T1w.nii.gz; scans of one participant are one group."""
+    people = read_table(folder / "participants.tsv")
+    if "participant_id" not in people.columns:
+        raise CohortError(
+            f"Expected the column participant_id in {folder / 'participants.tsv'}. "
+            f"Received: {', '.join(people.columns[:10])}."
+        )
+    rows, without = [], []
+    for person in people.to_dict("records"):
+        name = person["participant_id"].strip()
+        home = folder / (name if name.startswith("sub-") else f"sub-{name}")
+        scans = sorted(p for pattern in ("anat", "ses-*/anat") for p in home.glob(f"{pattern}/*_{suffix}.nii*"))
+        without += [] if scans else [name]
+        for scan in scans:
+            known = {"image": scan.relative_to(folder).as_posix(), "subject": scan.name.removesuffix(".gz")[:-4]}
+            rows.append(person | known)
+    if not rows:
+        raise CohortError(
+            f"Expected scans as sub-*/anat/*_{suffix}.nii.gz in {folder}. Received: none of {len(people)} participants."
+        )
+    known = {*without, *(Path(row["image"]).parts[0] for row in rows)}
+    strange = sorted(path.name for path in folder.glob("sub-*") if path.is_dir() and path.name not in known)
+    notes = _left_out(without, f"participants without a {suffix} scan")
+    notes += _left_out(strange, "folders that participants.tsv does not name")
+    spec = TableSpec(image="image", subject="subject", group="participant_id")
+    return Layout(pd.DataFrame(rows), spec, folder, notes)
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return [path for path in _visible(folder) if path.name.lower().endswith(PICTURES)]
+
+
+def _row(folder: Path, path: Path, word: str, person: str, kind: str, split: str) -> dict[str, str]:
+    image = path.relative_to(folder).as_posix()
+    return {"subject": image, "image": image, "diagnosis": word, "group": person, "kind": kind, "split": split}
+
+
+def _layout(
+    folder: Path, rows: list[dict[str, str]], notes: list[str], *, truth: str | None, control: tuple[str, ...] = (),
+    patient: tuple[str, ...] = (), covariates: tuple[str, ...] = (),
+) -> Layout:  # fmt: skip
+    spec = TableSpec(
+        control=control, patient=patient, image="image", subject="subject", group="group", truth=truth,
+        split="split" if len({row["split"] for row in rows}) > 1 else None, covariates=covariates,
+    )  # fmt: skip
+    return Layout(pd.DataFrame(rows), spec, folder, notes)
+
+
+def _left_out(names: list[str], what: str, *, kept: bool = False) -> list[str]:
+    if not names:
+        return []
+    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return [f"{'Kept' if kept else 'Left out'}: {len(names)} {what} ({shown})."]

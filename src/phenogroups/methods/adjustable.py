@@ -1,0 +1,52 @@
+"""Methods without a network whose inputs may first be adjusted for covariates, such as age, sex and site."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from phenogroups.clustering.adjust import Adjustment, column_name, fit_adjustment
+from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.stored import Inputs
+from phenogroups.methods.base import under
+from phenogroups.methods.without_network import WithoutNetwork
+from phenogroups.training.em import Progress
+
+
+@dataclass(eq=False, repr=False)
+class Adjustable(WithoutNetwork):
+    adjust: tuple[str, ...] = ()  # covariates whose effect on controls is taken out of inputs; C(site): as codes
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        return tuple(map(column_name, self.adjust))
+
+    def rules(self) -> dict[str, Any]:
+        """The settings of what follows the adjustment."""
+        return {name: value for name, value in self.get_params(deep=False).items() if name != "adjust"}
+
+    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+        if self.adjust:
+            self.adjustment_ = fit_adjustment(cohort, self.adjust)
+            cohort = replace(cohort, inputs=self.adjustment_(cohort))
+        super()._fit(cohort, progress)
+
+    def _inputs(self, X: Any) -> Inputs:
+        inputs = super()._inputs(X)
+        if not self.adjust:
+            return inputs
+        if not isinstance(X, Cohort):
+            raise CohortError(
+                f"Expected a cohort with covariates, as this model adjusts for {', '.join(self.adjust)}. Received: "
+                "inputs alone. Give Cohort(inputs, diagnosis, covariates=...); the diagnosis is not looked at."
+            )
+        return self.adjustment_(X)
+
+    def tensors(self) -> dict[str, Tensor]:
+        adjustment = vars(self.adjustment_) if self.adjust else {}
+        return {**super().tensors(), **{f"adjustment.{name}": value for name, value in adjustment.items()}}
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        if self.adjust:
+            self.adjustment_ = Adjustment(**under("adjustment.", tensors))
+        super()._restore({name: value for name, value in tensors.items() if not name.startswith("adjustment.")})

@@ -1,0 +1,116 @@
+"""The commands of docs/data.md, on tiny cohorts that look like those it names."""
+
+import re
+import shlex
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from phenogroups.cli import main
+
+PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+SECTIONS = {
+    title: re.findall(r"^phenogroups (.*)$", text, flags=re.MULTILINE)
+    for title, text in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
+}
+QUICK = ["epochs=1", "steps=2", "restarts=1"]
+RNG = np.random.default_rng(0)
+
+
+def picture(path):
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(RNG.integers(0, 255, (32, 32), dtype=np.uint8)).save(path)
+
+
+def bids():
+    rows = [
+        {"participant_id": f"sub-{i:02d}", "group": ("HC", "SZ", "HC", "BD")[i % 4], "age": 20 + i,
+         "sex": "MF"[i // 2 % 2]}
+        for i in range(20)
+    ]  # fmt: skip
+    for row in rows:
+        folder = Path("study") / row["participant_id"] / "anat"
+        folder.mkdir(parents=True)
+        volume = RNG.random((14, 18, 14)).astype(np.float32)
+        nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), folder / f"{row['participant_id']}_T1w.nii.gz")
+    pd.DataFrame(rows).to_csv("study/participants.tsv", sep="\t", index=False)
+
+
+def radiology():
+    rows = []
+    for i in range(24):
+        picture(f"images/{i}.png")
+        word = ("none", "pneumonia")[i // 2 % 2]
+        rows.append({"study": f"st{i}", "patient": f"p{i // 2}", "file": f"{i}.png", "finding": word})
+    pd.DataFrame(rows).to_csv("chest.csv", sep=";", index=False)
+    pd.DataFrame(rows[:3]).drop(columns="finding").to_csv("new_chest.csv", index=False)
+
+
+def sorted_pictures():
+    for kind in ("healthy", "healthy2", "asthma", "copd"):
+        for i in range(8):
+            picture(f"pictures/{kind.removesuffix('2')}/{kind}{i}.png")
+
+
+def eyes():
+    rows = []
+    for i in range(60):
+        name = f"{i // 2}_{'left' if i % 2 else 'right'}.jpg"
+        picture(f"ODIR/preprocessed_images/{name}")
+        label = "NNNNNNDGCAMH"[i // 2 % 12]
+        rows.append(
+            {"ID": i // 2, "Patient Age": 50 + i, "Patient Sex": "Male", "labels": f"['{label}']", "filename": name}
+        )
+    pd.DataFrame(rows).to_csv("ODIR/full_df.csv", index=False)
+
+
+def expression():
+    rows = pd.DataFrame(RNG.normal(size=(40, 5)), columns=[f"gene{j}" for j in range(5)])
+    about = {"status": ["healthy", "case"] * 20, "age": range(40), "batch": ["a", "a", "b", "b"] * 10}
+    rows.assign(**about, sample=[f"s{i}" for i in range(40)]).to_csv("expression.csv", index=False)
+
+
+def embeddings():
+    names = np.array([f"s{i}" for i in range(40)])
+    for prefix, chosen in (("", names), ("new_", names[:5])):
+        rows = pd.DataFrame({"id": chosen, "diagnosis": np.arange(len(chosen)) % 2})
+        rows.to_csv(f"{prefix}subjects.csv", index=False)
+        np.savez(f"{prefix}embeddings.npz", embedding=RNG.normal(size=(len(chosen), 6)), name=chosen[::-1])
+
+
+def large():
+    for i in range(20):
+        picture(f"{i}.png")
+    pd.DataFrame({"path": [f"{i}.png" for i in range(20)], "diagnosis": [0, 1] * 10}).to_csv("large.csv", index=False)
+
+
+MAKE = {
+    "A neuroscientist with a BIDS folder": bids,
+    "A radiologist with DICOM or PNG and a spreadsheet": radiology,
+    "Pictures sorted into folders": sorted_pictures,
+    "An ophthalmologist with two eyes per patient": eyes,
+    "A geneticist with a table of features": expression,
+    "Embeddings of another network": embeddings,
+    "More images than memory holds": large,
+}
+
+
+def test_every_recipe_is_tried():
+    assert {title for title, commands in SECTIONS.items() if commands} == set(MAKE)
+
+
+@pytest.mark.parametrize("title", MAKE)
+def test_recipe(title, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    MAKE[title]()
+    for command in SECTIONS[title]:
+        small = re.sub(r"(128|224|64)(?= |$)", "16", command)
+        words = shlex.split(small)
+        if words[0] == "discover":
+            words += QUICK if "--set" in words else ["--set", *QUICK]
+        assert main(words) == 0, capsys.readouterr()
+        assert "Warning:" not in capsys.readouterr().out
