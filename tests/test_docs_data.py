@@ -40,6 +40,15 @@ def bids():
     pd.DataFrame(rows).to_csv("study/participants.tsv", sep="\t", index=False)
 
 
+def site_folders():
+    for site in ("lyon", "ulm"):
+        Path("sites", site).mkdir(parents=True)
+        rows = [{"participant_id": f"sub-{i:02d}", "dx": ("HC", "SZ", "HC", "BD")[i % 4]} for i in range(12)]
+        pd.DataFrame(rows).to_csv(f"sites/{site}/participants.tsv", sep="\t", index=False)
+        for row in rows:
+            np.save(f"sites/{site}/{row['participant_id']}.npy", RNG.random((1, 14, 18, 14), dtype=np.float32))
+
+
 def radiology():
     rows = []
     for i in range(24):
@@ -82,6 +91,28 @@ def embeddings():
         np.savez(f"{prefix}embeddings.npz", embedding=RNG.normal(size=(len(chosen), 6)), name=chosen[::-1])
 
 
+def paper():
+    eyes()
+    Path("mnist").mkdir()
+    for name, count in (("train", 100), ("t10k", 60)):
+        images, digits = RNG.integers(0, 255, (count, 28, 28), dtype=np.uint8), np.arange(count, dtype=np.uint8) % 10
+        for kind, values in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", digits)):
+            sizes = b"".join(n.to_bytes(4, "big") for n in values.shape)
+            Path("mnist", f"{name}-{kind}").write_bytes(bytes([0, 0, 8, values.ndim]) + sizes + values.tobytes())
+
+
+def own_recipe():
+    (toml,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
+    Path("study.toml").write_text(toml.replace("64", "16"))
+    rows = []
+    for i in range(32):
+        picture(f"{i}.png")
+        site, quality = ("Lyon", "Ulm")[i // 16], "bad" if i % 9 == 8 else "good"
+        rows.append({"scan": f"{i}.png", "dx": ("HC", "SZ", "HC", "BD")[i % 4], "age": 20 + i, "site": site,
+                     "quality": quality})  # fmt: skip
+    pd.DataFrame(rows).to_csv("study.csv", index=False)
+
+
 def large():
     for i in range(20):
         picture(f"{i}.png")
@@ -90,11 +121,14 @@ def large():
 
 MAKE = {
     "A neuroscientist with a BIDS folder": bids,
+    "Several sites, a folder each": site_folders,
     "A radiologist with DICOM or PNG and a spreadsheet": radiology,
     "Pictures sorted into folders": sorted_pictures,
     "An ophthalmologist with two eyes per patient": eyes,
     "A geneticist with a table of features": expression,
     "Embeddings of another network": embeddings,
+    "The paper's cohorts": paper,
+    "A recipe of your own": own_recipe,
     "More images than memory holds": large,
 }
 
@@ -112,5 +146,7 @@ def test_recipe(title, tmp_path, monkeypatch, capsys):
         words = shlex.split(small)
         if words[0] == "discover":
             words += QUICK if "--set" in words else ["--set", *QUICK]
+            if words[-len(QUICK) - 2] == "odir":  # no download, and the least that ResNet takes
+                words += ["weights=null", "batch_size=8", "--size", "32", "32"]
         assert main(words) == 0, capsys.readouterr()
         assert "Warning:" not in capsys.readouterr().out

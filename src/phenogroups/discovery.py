@@ -109,6 +109,11 @@ def summary(method: Method, train: Cohort, test: Cohort, new: Prediction, scores
     sizes = np.bincount(new.subgroup[test.is_patient].argmax(axis=1), minlength=k)
     shares = ", ".join(f"{subgroup_letter(i)} {n / sizes.sum():.0%} ({n})" for i, n in enumerate(sizes))
     controls = f"contrasted with {(~train.is_patient).sum()} controls" if method.needs_controls else "without controls"
+    if method.covariates and not method.needs_controls:
+        adjusted = ", ".join(method.covariates)
+        controls = (
+            f"adjusted for {adjusted} as seen in {(~train.is_patient).sum()} controls, but not contrasted with them"
+        )
     said = [
         f"{k} subgroups were looked for among {train.is_patient.sum()} patients, {controls}; "
         f"{len(test)} further subjects were held out.",
