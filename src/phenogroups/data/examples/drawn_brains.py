@@ -1,8 +1,8 @@
 """Brains drawn by code: volumes with known subgroups, known nuisances and no download.
 
 A brain is an ellipsoid with a rim of grey matter and two ventricles. Size (sex), ventricles and rim (age), contrast,
-lighting and noise (site) and the way the head lies vary alike in everybody; only the patients have lesions. Theirs lie
-either around the ventricles or in the cortex, are of any number, size and place there, and are mild to severe.
+lighting and noise (site) and the way the head lies vary alike in everybody; only the patients have lesions: several
+small ones anywhere around the ventricles, or one to three large ones anywhere in the cortex, mild to severe.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ WHITE, GREY, FLUID = 0.85, 0.55, 0.2  # intensities, before the site's contrast
 VENTRICLE = (0.1, 0.34, 0.15)  # half axes of either ventricle at middle age; in the brain's units, like all below
 APART = 0.17  # of the ventricles from the midline
 CORTEX = 0.82  # where the rim begins at middle age; 1 is the surface
-LESIONS = (3, 7)  # of a patient: from, to
-RADIUS = (0.1, 0.17)  # of a lesion
-FADED = 0.75  # share of its intensity that tissue loses in the severest lesion
+LESIONS = ((6, 12), (1, 3))  # of a patient of either pattern: from, to
+RADIUS = ((0.11, 0.18), (0.3, 0.44))  # of a lesion
+FADED = 0.85  # share of its intensity that tissue loses in the severest lesion
 EDGE = 0.07  # over which one tissue becomes another
 CHUNK = 32  # volumes drawn at once
 
@@ -114,11 +114,14 @@ def _lesions(
     pattern: np.ndarray, ill: np.ndarray, half: np.ndarray, rim: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Centres (subjects, lesions, 3) and radii (subjects, lesions), which are negative where there is none."""
-    shape = (len(pattern), LESIONS[1])
-    count = np.where(ill, rng.integers(LESIONS[0], LESIONS[1] + 1, shape[0]), 0)
+    fewest, most = np.array(LESIONS)[pattern].T
+    shape = (len(pattern), np.max(LESIONS))
+    # not rng.integers, which draws again where it must: the same seed is to draw the same brains, whatever ails them
+    count = np.where(ill, fewest + np.floor((most - fewest + 1) * rng.random(shape[0])), 0)
     towards = rng.standard_normal((*shape, 3))
     towards /= np.linalg.norm(towards, axis=2, keepdims=True)
-    radius = rng.uniform(*RADIUS, shape)
+    least, largest = np.array(RADIUS)[pattern].T[:, :, None]
+    radius = rng.uniform(least, largest, shape)
     ventricle = np.array([APART, 0, 0]) * rng.choice([-1, 1], (*shape, 1))
     inner = ventricle + towards * (half[:, None] + (radius * rng.uniform(0.3, 0.9, shape))[:, :, None])
     outer = towards * (rim[:, None] + rng.uniform(-0.03, 0.1, shape))[:, :, None]
