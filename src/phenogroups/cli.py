@@ -99,7 +99,8 @@ class TableColumns:
     channels: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: as found)")] = None
     """1 for grey, 3 for colour."""
     intensity: Annotated[
-        Literal["unit", "minmax", "standardise", "imagenet"] | None, arg(help_behavior_hint="(default: unit)")
+        Literal["unit", "minmax", "standardise", "imagenet"] | None,
+        arg(metavar="{unit,minmax,standardise,imagenet}", help_behavior_hint="(default: unit)"),
     ] = None
     """What is done to the numbers of each image; unit: integers to 0..1, others as they are."""
     cache: Annotated[

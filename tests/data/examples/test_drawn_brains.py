@@ -53,12 +53,12 @@ def test_lesions_lie_where_the_truth_says() -> None:
     """The same seed draws the same people, ill in one way, in the other, or healthy."""
     healthy = drawn_brains(60, size=16, patients=0)
     core, deep, rim = radius(16) < 0.35, radius(16) < 0.5, (radius(16) > 0.75) & (radius(16) < 1.1)
-    for sizes, inside, outside in (((1, 0), deep, rim), ((0, 1), rim, core)):
+    for sizes, inside, outside, sign in (((1, 0), deep, rim, -1), ((0, 1), rim, core, 1)):
         ill = drawn_brains(60, size=16, sizes=sizes, patients=1)
         assert ill.covariates.equals(healthy.covariates)
-        lost = (healthy.inputs - ill.inputs)[:, 0]
-        assert (lost[:, inside].max(axis=1) > 0.03).all()  # everybody has lesions
-        assert lost[:, inside].mean() > 5 * abs(lost[:, outside].mean())
+        gained = sign * (ill.inputs - healthy.inputs)[:, 0]
+        assert (gained[:, inside].max(axis=1) > 0.03).all()  # everybody has lesions
+        assert gained[:, inside].mean() > 5 * abs(gained[:, outside].mean())
 
 
 def test_nuisances_are_alike_in_patients_and_controls(cohort: Cohort) -> None:

@@ -1,8 +1,8 @@
 """Brains drawn by code: volumes with known subgroups, known nuisances and no download.
 
 A brain is an ellipsoid with a rim of grey matter and two ventricles. Size (sex), ventricles and rim (age), contrast,
-lighting and noise (site) and the way the head lies vary alike in everybody; only the patients have lesions: several
-small ones anywhere around the ventricles, or one to three large ones anywhere in the cortex, mild to severe.
+lighting and noise (site) and the way the head lies vary alike in everybody; only the patients have lesions: dark
+ones anywhere around the ventricles, or bright ones anywhere in the cortex, mild to severe.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from phenogroups.data.examples.drawn import allot
 
 TRUTH_NAMES = ("around the ventricles", "in the cortex")
 SITES = ("A", "B", "C")
-CONTRAST, NOISE = (0.85, 1.0, 1.2), (0.02, 0.03, 0.05)  # of each site: exponent of the intensities, deviation
-LIGHT = ((0.1, 0, 0), (0, 0, 0), (0, 0.1, -0.1))  # of each site: how much brighter towards right, front, top
+CONTRAST, NOISE = (0.93, 1.0, 1.08), (0.02, 0.03, 0.05)  # of each site: exponent of the intensities, deviation
+LIGHT = ((0.05, 0, 0), (0, 0, 0), (0, 0.05, -0.05))  # of each site: how much brighter towards right, front, top
 AXES = (0.68, 0.82, 0.66)  # half axes of a brain of size 1, as shares of half the side: left-right, front-back, height
 WHITE, GREY, FLUID = 0.85, 0.55, 0.2  # intensities, before the site's contrast
 VENTRICLE = (0.1, 0.34, 0.15)  # half axes of either ventricle at middle age; in the brain's units, like all below
 APART = 0.17  # of the ventricles from the midline
 CORTEX = 0.82  # where the rim begins at middle age; 1 is the surface
-LESIONS = ((6, 12), (1, 3))  # of a patient of either pattern: from, to
-RADIUS = ((0.11, 0.18), (0.3, 0.44))  # of a lesion
-FADED = 0.85  # share of its intensity that tissue loses in the severest lesion
+LESIONS = ((10, 16), (8, 12))  # of a patient of either pattern: from, to
+RADIUS = ((0.14, 0.22), (0.2, 0.3))  # of a lesion
+LESIONED = (0.3, 1.0)  # intensity of the severest lesion
 EDGE = 0.07  # over which one tissue becomes another
 CHUNK = 32  # volumes drawn at once
 
@@ -100,7 +100,7 @@ def _draw(
     # |p - c|^2 = |p|^2 - 2 c.p + |c|^2, of all lesions by one product
     away2 = np.square(depth)[:, None] - 2 * centre @ place + np.square(centre).sum(2)[:, :, None]
     lesioned = _above(-np.sqrt(np.maximum(away2, 0)), -radius[:, :, None]).max(axis=1)
-    tissue *= 1 - FADED * severity[:, None] * lesioned
+    tissue += (np.array(LESIONED, np.float32)[pattern][:, None] - tissue) * severity[:, None] * lesioned
     place[:, 0] = np.abs(place[:, 0]) - APART  # both ventricles at once
     thin = half.min(axis=1)[:, None]
     tissue += (FLUID - tissue) * _above(-thin * np.linalg.norm(place / half[:, :, None], axis=1), -thin)
