@@ -36,10 +36,12 @@ def drawn_brains(
     patients: float = 0.5,
     size: int = 32,
     seed: int = 0,
+    severity: tuple[float, float] = (0.7, 1.0),  # from, to: a wider range invites a split into mild and severe
     site_effect: float = 1.0,  # 0..1: how much the sites differ
 ) -> Cohort:
     """Patients with lesions around the ventricles or in the cortex, the truth, and controls without; no site tells."""
-    _check(n, sizes, patients, size, site_effect)
+    mild, severe = severity
+    _check(n, sizes, size, patients=patients, site_effect=site_effect, mild=mild, severe=severe)
     rng = np.random.default_rng(seed)
     n_patients = round(patients * n)
     ill, pattern = np.arange(n) < n_patients, np.zeros(n, int)
@@ -47,12 +49,12 @@ def drawn_brains(
     order = rng.permutation(n)
     ill, pattern = ill[order], pattern[order]
     site, female, age = rng.integers(len(SITES), size=n), rng.random(n) < 0.5, rng.uniform(20, 80, n)
-    severity = np.where(ill, rng.uniform(0.4, 1.0, n), 0.0)
+    of_patients = np.where(ill, rng.uniform(mild, severe, n), 0.0)
     volumes = np.empty((n, 1, size, size, size), np.float32)
     for first in range(0, n, CHUNK):
         some = slice(first, first + CHUNK)
         volumes[some, 0] = _draw(
-            age[some], female[some], severity[some], pattern[some], site[some], site_effect, size, rng
+            age[some], female[some], of_patients[some], pattern[some], site[some], site_effect, size, rng
         )
     return Cohort(
         volumes,
@@ -145,7 +147,7 @@ def _turns(angles: np.ndarray) -> np.ndarray:
     return turned
 
 
-def _check(n: int, sizes: Sequence[float], patients: float, size: int, site_effect: float) -> None:
+def _check(n: int, sizes: Sequence[float], size: int, **shares: float) -> None:
     if len(sizes) not in (1, 2) or min(sizes) < 0 or abs(sum(sizes) - 1) > 1e-6:
         raise CohortError(
             f"Expected as sizes the shares of 1 or 2 patterns ({', '.join(TRUTH_NAMES)}), adding up to 1. "
@@ -153,6 +155,6 @@ def _check(n: int, sizes: Sequence[float], patients: float, size: int, site_effe
         )
     if n < 1 or size < 16:
         raise CohortError(f"Expected n of at least 1 volume and size of at least 16 voxels. Received: {n=}, {size=}.")
-    for name, share in {"patients": patients, "site_effect": site_effect}.items():
+    for name, share in shares.items():
         if not 0 <= share <= 1:
             raise CohortError(f"Expected {name} between 0 and 1. Received: {share}.")
