@@ -1,5 +1,6 @@
 """The commands of docs/data.md, on tiny cohorts that look like those it names."""
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -18,6 +19,7 @@ SECTIONS = {
     for title, text in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
 }
 QUICK = ["epochs=1", "steps=2", "restarts=1"]
+FUNDUS = Path(os.environ.get("PHENOGROUPS_DATA", "nowhere"), "fundus", "train.csv").is_file()
 RNG = np.random.default_rng(0)
 
 
@@ -140,6 +142,7 @@ def test_every_recipe_is_tried():
 @pytest.mark.parametrize("title", MAKE)
 def test_recipe(title, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("phenogroups.data.batches.MOST_ROWS", 8)  # blocks are filled up
     MAKE[title]()
     for command in SECTIONS[title]:
         small = re.sub(r"(128|224|64)(?= |$)", "16", command)
@@ -150,3 +153,23 @@ def test_recipe(title, tmp_path, monkeypatch, capsys):
                 words += ["weights=null", "batch_size=8", "--size", "32", "32"]
         assert main(words) == 0, capsys.readouterr()
         assert "Warning:" not in capsys.readouterr().out
+
+
+@pytest.mark.skipif(
+    not FUNDUS, reason="needs fundus/train.csv and its photographs in the folder PHENOGROUPS_DATA names"
+)
+def test_fundus_photographs(tmp_path, capsys):
+    """Real pictures of three diseases, from check to predict."""
+    table = Path(os.environ["PHENOGROUPS_DATA"]) / "fundus" / "train.csv"
+    rows = pd.read_csv(table).groupby(["diagnosis", "subgroup"], dropna=False).head(12)
+    rows.to_csv(tmp_path / "some.csv", index=False)
+    how = ["--folder", str(table.parent), "--image", "path", "--subject", "path", "--truth", "subgroup"]
+    how += ["--size", "32", "32", "--channels", "3"]
+    assert main(["check", str(tmp_path / "some.csv"), *how]) == 0
+    assert "Known subgroups of patients: amd 12, dr 12, glaucoma 12; 0 unknown." in capsys.readouterr().out
+    run = ["--subgroups", "3", "--out", str(tmp_path / "run"), "--set", "augmentation=fundus", *QUICK]
+    assert main(["discover", str(tmp_path / "some.csv"), *how, *run]) == 0
+    assert set(pd.read_csv(tmp_path / "run" / "subgroups.csv")["subgroup"].dropna()) <= {"A", "B", "C"}
+    rows[:4].to_csv(tmp_path / "new.csv", index=False)
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv"), "--folder", str(table.parent)]) == 0
+    assert "4 subjects assigned" in capsys.readouterr().out
