@@ -12,8 +12,8 @@ from PIL import Image
 from phenogroups import cli
 from phenogroups.data import batches
 from phenogroups.data.augment import AUGMENTATIONS
-from phenogroups.data.choosing import Choice
 from phenogroups.data.cohort import CohortError
+from phenogroups.data.selection import Selection
 from phenogroups.data.tables import TableSpec
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL
 from phenogroups.networks.encoders import build_encoder
@@ -175,14 +175,14 @@ def test_who_is_studied(tmp_path):
     assert len(test) == 8
     assert (train.group == "10").sum() == 4  # of seven pictures
     assert "1020" not in train.group  # whoever is tested
-    fewer = Choice(most={"diagnosis": {"CNV": 2, "NORMAL": 0}})
+    fewer = Selection(most={"diagnosis": {"CNV": 2, "NORMAL": 0}})
     rows = pd.DataFrame({"diagnosis": ["NORMAL", "CNV", "CNV", "CNV", "DME"], "who": list("abcde")})
     kept, _ = fewer(rows, TableSpec())
     assert list(kept["who"]) == ["b", "c", "e"]
     with pytest.raises(CohortError, match="Expected the column 'kind'"):
-        Choice(most={"kind": {"x": 1}})(rows, TableSpec())
+        Selection(most={"kind": {"x": 1}})(rows, TableSpec())
     with pytest.raises(CohortError, match="leaves out all"):
-        Choice(leave_out={"diagnosis": ["NORMAL", "CNV", "DME"]})(rows, TableSpec())
+        Selection(leave_out={"diagnosis": ["NORMAL", "CNV", "DME"]})(rows, TableSpec())
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from phenogroups.data.choosing import Choice
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.layouts import open_table
 from phenogroups.data.reading import Reading
+from phenogroups.data.selection import Selection
 from phenogroups.data.tables import TableSpec, read_cohort
 from phenogroups.methods import METHODS, Method, build_method
 
@@ -29,7 +29,7 @@ class Recipe:
     subgroups: int = 2
     held_out: float = 0.2  # share, where the cohort itself does not say who is held out
     table: Mapping[str, Any] = field(default_factory=dict)  # of data.tables.TableSpec
-    rows: Choice = field(default_factory=Choice)
+    rows: Selection = field(default_factory=Selection)
     reading: Mapping[str, Any] = field(default_factory=dict)  # of data.reading.Reading
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the method
     name: str = ""
@@ -81,7 +81,7 @@ def _checked(told: dict[str, Any], name: str) -> Recipe:
     _refuse_unknown("recipe", told, [f.name for f in fields(Recipe) if f.name != "name"])
     for section, known in (
         ("table", COLUMNS),
-        ("rows", [f.name for f in fields(Choice)]),
+        ("rows", [f.name for f in fields(Selection)]),
         ("reading", [f.name for f in fields(Reading)]),
         ("settings", None),  # the method knows them
     ):
@@ -92,7 +92,7 @@ def _checked(told: dict[str, Any], name: str) -> Recipe:
             _refuse_unknown(f"[{section}]", part, known)
     for section in ("table", "reading"):
         told[section] = {key: tuple(v) if isinstance(v, list) else v for key, v in told[section].items()}
-    found = Recipe(**{**told, "rows": Choice(**told["rows"]), "name": name})
+    found = Recipe(**{**told, "rows": Selection(**told["rows"]), "name": name})
     if not isinstance(found.held_out, float) or not 0 < found.held_out < 1:
         raise ValueError(f"Expected held_out as a share between 0 and 1. Received: {found.held_out!r}.")
     Reading(**found.reading)

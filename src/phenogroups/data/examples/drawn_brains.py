@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError
-from phenogroups.data.examples.drawn import allot
+from phenogroups.data.examples.drawn import shared_out
 
 TRUTH_NAMES = ("around the ventricles", "in the cortex")
 SITES = ("A", "B", "C")
@@ -45,7 +45,7 @@ def drawn_brains(
     rng = np.random.default_rng(seed)
     n_patients = round(patients * n)
     ill, pattern = np.arange(n) < n_patients, np.zeros(n, int)
-    pattern[ill] = np.repeat(np.arange(len(sizes)), allot(n_patients, sizes))
+    pattern[ill] = np.repeat(np.arange(len(sizes)), shared_out(n_patients, sizes))
     order = rng.permutation(n)
     ill, pattern = ill[order], pattern[order]
     site, female, age = rng.integers(len(SITES), size=n), rng.random(n) < 0.5, rng.uniform(20, 80, n)

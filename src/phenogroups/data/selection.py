@@ -13,7 +13,7 @@ HELD_OUT = "held_out_by_recipe"  # a column made here
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """Applied in this order; by default everybody is studied and the table says who is held out."""
 
     leave_out: Words = field(default_factory=dict)  # rows with these words in a column
@@ -24,7 +24,7 @@ class Choice:
 
     def __call__(self, rows: pd.DataFrame, spec: TableSpec) -> tuple[pd.DataFrame, TableSpec]:
         """The rows that are studied, in their order, and the spec that knows who of them is held out."""
-        if self == Choice():
+        if self == Selection():
             return rows, spec
         rows = rows[~_among(rows, self.leave_out)]
         if self.hold_out:
