@@ -12,13 +12,13 @@ the effect is sqrt((T - T0) / (m - T0)): Cramer's V, or the correlation ratio et
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from math import lgamma, log
 
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
+from phenogroups.evaluation.shuffling import blocks, chunks, one_hot, share_above, shuffled_squares, side, unit_columns
 from phenogroups.evaluation.variables import Variable, holm, variable
 
 ALARM = 0.01  # corrected p of a warning: at 0.05 every twentieth sound cohort would be warned of
@@ -29,7 +29,6 @@ LEAST_KNOWN = 20  # subjects whose covariate is known, for a test
 LEAST_SHARED = 5  # subjects with the same code; rarer codes count together as one
 LEAST_ARRANGEMENTS = 1000  # of groups, without which no p is small
 OTHER = "other"
-CHUNK = 2_000_000  # numbers held at once
 EFFECTS = {"codes": "Cramer's V", "amount": "eta of ranks"}
 TESTS = {"codes": "chi-square, permuted", "amount": "Kruskal-Wallis, permuted"}
 # what may look like illness and is none; other covariates may be part of the illness
@@ -136,22 +135,27 @@ def _tested(
     tested = [column for column, reason in zip(columns, reasons, strict=True) if reason is None]
     found: list[dict[str, object]] = []
     if tested:
-        a, sides = membership / np.sqrt(membership.sum(axis=0)), [_side(column) for column in tested]
-        ends = np.cumsum([side.shape[1] for side in sides])[:-1]
-        squares = _permuted(a, np.concatenate(sides, axis=1), member, permutations, rng)
-        for column, side, by_chance in zip(tested, sides, np.split(squares, ends, axis=1), strict=True):
+        a, sides = unit_columns(membership), [side(column) for column in tested]
+        ends = np.cumsum([b.shape[1] for b in sides])[:-1]
+        squares = shuffled_squares(a, np.concatenate(sides, axis=1), member, permutations, rng)
+        for column, b, by_chance in zip(tested, sides, np.split(squares, ends, axis=1), strict=True):
             less = float(column.kind == "codes")
-            t, chance = np.square(a.T @ side).sum() - less, by_chance.sum(axis=1) - less
-            most = min(membership.shape[1] - 1, side.shape[1] - 1) if column.kind == "codes" else 1
+            t, chance = np.square(a.T @ b).sum() - less, by_chance.sum(axis=1) - less
+            most = min(membership.shape[1] - 1, b.shape[1] - 1) if column.kind == "codes" else 1
             drawn = _resampled(column, membership, member, rng)
             drawn -= drawn.mean() - t  # a resample is noisier than the sample: it lies higher
             value, low, high = (
                 float(np.sqrt(max(each - chance.mean(), 0) / (most - chance.mean())))
                 for each in (t, *np.quantile(drawn, [0.025, 0.975]))
             )
-            p = (1 + np.sum(chance >= t - 1e-9)) / (1 + permutations)
             found.append(
-                {"value": value, "low": low, "high": min(high, 1.0), "p": float(p), "test": TESTS[column.kind]}
+                {
+                    "value": value,
+                    "low": low,
+                    "high": min(high, 1.0),
+                    "p": share_above(chance, t),
+                    "test": TESTS[column.kind],
+                }
             )
     numbers = iter(found)
     return [
@@ -181,32 +185,9 @@ def _not_testable(column: Variable, membership: np.ndarray, member: np.ndarray) 
         return f"all have the value {column.levels[0] if column.levels else f'{column.values[0]:g}'}"
     if membership.shape[1] < 2:
         return "all are in one subgroup"
-    if sum(lgamma(len(blocks) + 1) for blocks in _blocks(member)) < log(LEAST_ARRANGEMENTS):
+    if sum(lgamma(len(of_size) + 1) for of_size in blocks(member)) < log(LEAST_ARRANGEMENTS):
         return "there are too few groups of equal size to shuffle"
     return None
-
-
-def _side(column: Variable) -> np.ndarray:
-    """(n, codes), or (n, 1) of an amount."""
-    if column.kind == "codes":
-        one_hot = np.eye(int(column.values.max()) + 1)[column.values.astype(int)]
-        return one_hot / np.sqrt(one_hot.sum(axis=0))
-    ranks = rankdata(column.values)
-    ranks -= ranks.mean()
-    return (ranks / np.linalg.norm(ranks))[:, None]
-
-
-def _permuted(a: np.ndarray, b: np.ndarray, member: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """(count, columns of b): sum over columns of a, its rows shuffled by groups, of their squared products with b."""
-    squares = np.empty((count, b.shape[1]))
-    blocks = _blocks(member)
-    for some in _chunks(count, len(a)):
-        rows = np.empty((some.stop - some.start, len(a)), dtype=np.intp)
-        for of_size in blocks:
-            order = rng.permuted(np.tile(np.arange(len(of_size)), (len(rows), 1)), axis=1)
-            rows[:, of_size.ravel()] = of_size[order].reshape(len(rows), -1)
-        squares[some] = sum(np.square(column[rows] @ b) for column in a.T)
-    return squares
 
 
 def _resampled(column: Variable, membership: np.ndarray, member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -214,13 +195,13 @@ def _resampled(column: Variable, membership: np.ndarray, member: np.ndarray, rng
     member = np.unique(member, return_inverse=True)[1]
     n_groups, k = int(member.max()) + 1, membership.shape[1]
     if column.kind == "codes":
-        x = np.eye(int(column.values.max()) + 1)[column.values.astype(int)]
+        x = one_hot(column.values)
     else:
         ranks = rankdata(column.values) / len(member)
         x = np.stack([np.ones_like(ranks), ranks, np.square(ranks)], axis=1)
     products = (membership[:, :, None] * x[:, None, :]).reshape(len(member), -1)
     found = np.empty(RESAMPLES)
-    for some in _chunks(RESAMPLES, len(member)):
+    for some in chunks(RESAMPLES, len(member)):
         draws = some.stop - some.start
         taken = rng.integers(n_groups, size=(draws, n_groups)) + n_groups * np.arange(draws)[:, None]
         weights = np.bincount(taken.ravel(), minlength=draws * n_groups).reshape(draws, n_groups)[:, member]
@@ -238,15 +219,3 @@ def _of_tables(tables: np.ndarray, kind: str) -> np.ndarray:
     middle = np.square(ranks.sum(axis=1)) / count.sum(axis=1)
     between = (np.square(ranks) / np.maximum(count, tiny)).sum(axis=1) - middle
     return between / np.maximum(squares.sum(axis=1) - middle, tiny)
-
-
-def _blocks(member: np.ndarray) -> list[np.ndarray]:
-    """Of each size of groups, their rows: (groups, size)."""
-    _, member, sizes = np.unique(member, return_inverse=True, return_counts=True)
-    order = np.lexsort((member, sizes[member]))
-    return [order[sizes[member][order] == size].reshape(-1, size) for size in np.unique(sizes)]
-
-
-def _chunks(count: int, width: int) -> Iterator[slice]:
-    step = max(CHUNK // width, 1)
-    return (slice(first, min(first + step, count)) for first in range(0, count, step))
