@@ -38,7 +38,9 @@ def diagnostics(diagnosis: np.ndarray, prediction: "Prediction") -> Diagnostics:
     if is_patient.all() or k < 2:
         return Diagnostics()
     likeliest = np.where(is_patient, prediction.subgroup.argmax(axis=1), -1)
-    found = {"gate_entropy_controls": float(entropy(prediction.subgroup[~is_patient], axis=1, base=k).mean())}
+    found: dict[str, float | None] = {
+        "gate_entropy_controls": float(entropy(prediction.subgroup[~is_patient], axis=1, base=k).mean())
+    }
     members = [likeliest == subgroup for subgroup in range(k)]
     if all(member.any() for member in members):
         found["distance_ratio"] = _distance_ratio(np.asarray(prediction.embedding, np.float64), members, ~is_patient)
