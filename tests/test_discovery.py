@@ -278,7 +278,7 @@ def test_a_scanner_is_warned_of_first_and_everywhere(tmp_path):
     cohort = drawn_table(subgroups=1, shared=0, site_effect=8)
     found = discover(cohort, PlainKMeans(), tmp_path / "run")
     assert found.sentences[0].startswith("Subgroups follow site (Cramer's V ")
-    assert "Controls cannot tell the two apart: of them, all have the value A." in found.sentences[0]
+    assert "Controls cannot tell the two apart (all have the value A)." in found.sentences[0]
     assert found.sentences[0] in html.unescape((tmp_path / "run" / "report.html").read_text())
     assert not any("not seen to follow" in sentence for sentence in found.sentences)
     table = pd.read_csv(tmp_path / "run" / "confounds.csv")

@@ -108,7 +108,7 @@ def test_a_planted_site_effect_is_found_and_said(draw):
     (said,) = warnings(associations(q, ill, covariates))
     assert said.startswith("Subgroups follow site (Cramer's V 1.00, 95 % interval 1.00 to 1.00")
     assert "They may be site and not disease." in said
-    assert "Controls cannot tell the two apart: of them, all have the value A." in said
+    assert "Controls cannot tell the two apart (all have the value A)." in said
     covariates["site"] = np.where(at_a, "A", "B")
     (said,) = warnings(associations(q, ill, covariates))
     assert "Controls, who have no subgroups, are parted by it too" in said

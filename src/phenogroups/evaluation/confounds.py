@@ -96,7 +96,7 @@ def warnings(table: pd.DataFrame) -> list[str]:
                 end += f" Controls, who have no subgroups, are parted by it too ({_figures(controls)})."
             elif controls["test"].startswith("not tested") and nuisance:
                 reason = controls["test"].removeprefix("not tested: ")
-                end += f" Controls cannot tell the two apart: of them, {reason}."
+                end += f" Controls cannot tell the two apart ({reason})."
             said.append(f"Subgroups follow {name} ({_figures(patients)}). {end}")
         elif _alarming(controls):
             said.append(
