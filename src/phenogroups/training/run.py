@@ -17,7 +17,8 @@ from torch import Tensor
 
 FORMAT = 1  # of recipe.json; raised when old folders can no longer be read
 MODEL, RECIPE = "model.safetensors", "recipe.json"
-FILES = {MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", "report.html"}  # all that a run writes
+PAGE, MATERIAL = "report.html", "report.safetensors"  # and what the page is made of
+FILES = {MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", PAGE, MATERIAL}  # all that a run writes
 VERSIONED = ("phenogroups", "torch", "monai", "scikit-learn", "numpy")
 
 
