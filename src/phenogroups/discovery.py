@@ -66,6 +66,21 @@ def discover(
     scores = {name_of(method): score(test, new)}
     for name, other in (beside or {}).items():
         scores[name] = score(test, other.fit(train).predict_cohort(test))
+    return write_run(folder, method, (train, seen), (test, new), scores, recipe, evidence=evidence)
+
+
+def write_run(
+    folder: Path,
+    method: Method,
+    trained: tuple[Cohort, Prediction],
+    held_out: tuple[Cohort, Prediction],
+    scores: dict[str, Scores],
+    recipe: Mapping[str, Any],
+    *,
+    evidence: Evidence | None = None,
+) -> Discovery:
+    """The run folder of a fitted method: everything that is known of it, and the page that says so."""
+    (train, seen), (test, new) = trained, held_out
     evidence = evidence or Evidence()
     tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
     subgroups = pd.concat(tables, ignore_index=True)
@@ -73,8 +88,8 @@ def discover(
         subgroups["undecided"] = evidence.undecided
     findings = summary(method, train, test, new, next(iter(scores.values())), chosen=evidence.choice is not None)
     material = gather(
-        method, train, test, seen, new, title=f"Subgroups of {cohort.name}", sentences=findings,
-        feature_names=table.get("features") or None, evidence=evidence,
+        method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
+        feature_names=recipe["table"].get("features") or None, evidence=evidence,
     )  # fmt: skip
     history = pd.DataFrame(getattr(method, "history_", []))
     with new_run_folder(folder) as partial:

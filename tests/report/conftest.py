@@ -39,17 +39,18 @@ def a_run(folder, shape=(1, 8, 8), *, truth=True, evidence=None, film=True, coun
     method = PlainKMeans(n_subgroups=n_subgroups).fit(train)
     if film:
         rng = np.random.default_rng(0)
-        method.film_ = Film(np.arange(20), np.arange(1, 6), rng.normal(size=(5, 20, 4)))
+        method.film_ = Film(np.arange(count // 4), np.arange(1, 6), rng.normal(size=(5, count // 4, 4)))
         method.trained_on = lambda seen: seen
     seen, new = method.predict_cohort(train), method.predict_cohort(test)
     new.__dict__["diagnosis"] = np.linspace(0, 1, len(test))
+    recipe = {"method": "kmeans", "settings": settings_of(method), "input_shape": list(shape), "table": {"path": NASTY}}
+    features = [f"volume {j}" for j in range(shape[0])] if len(shape) == 1 else None
     said = {"asked": ["Asked & answered."], "sure": ["Sure."], "who": ["Who."], "apart": ["Apart."]}
     material = gather(
-        method, train, test, seen, new, title=f"Subgroups {NASTY}", sentences=said,
-        feature_names=[f"volume {j}" for j in range(shape[0])] if len(shape) == 1 else None, evidence=evidence,
+        method, train, test, seen, new, title=f"Subgroups {NASTY}", sentences=said, feature_names=features,
+        evidence=evidence,
     )  # fmt: skip
     folder.mkdir(parents=True)
-    recipe = {"method": "kmeans", "settings": settings_of(method), "input_shape": list(shape), "table": {"path": NASTY}}
     write_model(folder, recipe, method.state())
     tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
     write_csv(folder / "subgroups.csv", pd.concat(tables))
