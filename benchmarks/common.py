@@ -49,7 +49,14 @@ TITLES = {
     "seconds": "seconds",
     "peak_memory_mb": "peak MB",
 }
-COSTS = ("seconds", "peak_memory_mb", "page_mb", "report_seconds", "report_cpu_seconds", "open_seconds")  # the greater, the worse
+COSTS = (
+    "seconds",
+    "peak_memory_mb",
+    "page_mb",
+    "report_seconds",
+    "report_cpu_seconds",
+    "open_seconds",
+)  # the greater, the worse
 
 Row = dict[str, Any]  # seed, scores (None where undefined) and costs of one run
 

@@ -1,7 +1,7 @@
 """What the report of a large cohort costs: seconds to make it, its size, and how soon a browser has opened it.
 
-python benchmarks/report.py --subjects 10000. Drawn digits, trained for one epoch: the report does not depend on how well.
-Opening is timed in Debian's chromium by playwright, from the file on disk until the embedding is drawn.
+python benchmarks/report.py --subjects 10000. Drawn digits, trained for one epoch: the report does not depend
+on how well. Opening is timed in Debian's chromium by playwright, from the file on disk until the embedding is drawn.
 """
 
 import shutil

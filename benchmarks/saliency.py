@@ -1,7 +1,7 @@
 """Whether maps of what speaks for a subgroup lie on what the subgroups differ in: the crossbar of drawn sevens.
 
-python benchmarks/saliency.py --seeds 3 --subjects 2000. A map that is spread evenly has 1; a map of the ink itself has the
-number in the last column, so only what is beyond that speaks for the map.
+python benchmarks/saliency.py --seeds 3 --subjects 2000. A map that is spread evenly has 1. The columns `ink` are
+of the picture itself: only what is beyond that speaks for the map.
 """
 
 from dataclasses import dataclass

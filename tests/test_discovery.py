@@ -112,7 +112,8 @@ def test_subgroups_are_one_row_per_subject(made):
     expected = np.array(["A", "B"])[found.method.predict_subgroup(cohort[patient])]
     np.testing.assert_array_equal(rows["subgroup"][patient], expected)
     assert list(rows.columns) == [
-        "part", "diagnosis", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient", "distance_A", "distance_B",
+        "part", "diagnosis", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient", "distance_A",
+        "distance_B",
     ]  # fmt: skip
     np.testing.assert_array_equal(rows["confidence"], rows[["p_A", "p_B"]].max(axis=1))
     assert not rows["undecided"].any()
@@ -154,7 +155,15 @@ def test_a_new_process_predicts_the_same_bits_also_one_by_one(made, tmp_path):
             np.testing.assert_array_equal(loaded[key], value, err_msg=f"{name}: {key}")
     written = pd.read_csv(home / "run" / "subgroups.csv", dtype=str).set_index("subject")
     predicted = pd.read_csv(tmp_path / "predicted.csv", dtype=str).set_index("subject")
-    columns = ["p_A", "p_B", "confidence", "undecided", "p_patient", "distance_A", "distance_B"]  # as text: what was written is what is written again
+    columns = [
+        "p_A",
+        "p_B",
+        "confidence",
+        "undecided",
+        "p_patient",
+        "distance_A",
+        "distance_B",
+    ]  # as text: what was written is what is written again
     pd.testing.assert_frame_equal(predicted[columns], written.loc[predicted.index, columns])
     np.testing.assert_array_equal(predicted["p_A"].to_numpy(np.float32), expected.subgroup[:, 0])
 

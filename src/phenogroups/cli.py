@@ -347,10 +347,10 @@ class Predict:
 
 @dataclass(frozen=True)
 class Report:
-    """Make the page of an earlier run or comparison again, from its folder alone; or its figures for a paper."""
+    """Make the page of an earlier run again, from its folder alone; with --figures also its pictures for a paper."""
 
     run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
-    """Folder written by discover or compare."""
+    """Folder written by discover."""
     figures: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Also write every figure as PNG and SVG into this folder."""
 
@@ -418,7 +418,8 @@ def say_what_was_compared(found: "Comparison") -> None:
         say(sentence)
     for failure in found.failures:
         say(failure)
-    say(f"Written: {found.folder} ({found.ran} of {len(found.cells)} cells were run now).")
+    run_now = f"{found.ran} of {len(found.cells)} cells were run now"
+    say(f"Written: {found.folder} ({run_now}). Open {found.folder / 'compare.html'} in a browser.")
 
 
 @contextmanager

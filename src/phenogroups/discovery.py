@@ -131,7 +131,7 @@ def prediction_columns(prediction: Prediction, method: Method) -> dict[str, np.n
 def summary(
     method: Method, train: Cohort, test: Cohort, new: Prediction, scores: Scores, *, chosen: bool = False
 ) -> dict[str, list[str]]:
-    """The findings in plain sentences, by the question they answer; `chosen`: the number of subgroups was looked for."""
+    """The findings in plain sentences, by the question they answer; `chosen`: how many subgroups was looked for."""
     k = new.subgroup.shape[1]
     ill = test.is_patient
     sizes = np.bincount(new.subgroup[ill].argmax(axis=1), minlength=k)

@@ -26,7 +26,9 @@ def a_cohort(shape, *, count=80, truth=True, seed=0) -> Cohort:
     flat = inputs.reshape(count, -1)
     flat[:, 0] += 3 * ill
     flat[:, 1] += ill * np.where(kind, 4, -4)
-    covariates = pd.DataFrame({"age": rng.uniform(20, 80, count), "sex": rng.choice(["F", "M", None], count), "<b>": 1.0})
+    covariates = pd.DataFrame(
+        {"age": rng.uniform(20, 80, count), "sex": rng.choice(["F", "M", None], count), "<b>": 1.0}
+    )
     subject = np.array([NASTY, *(f"sub-{i:03d}" for i in range(1, count))])
     names = ("a$b", f"</script>{NASTY}") if truth else ()
     return Cohort(inputs, ill, subject, covariates=covariates, truth=kind if truth else None, truth_names=names)

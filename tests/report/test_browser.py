@@ -1,8 +1,11 @@
-"""The page in a real browser (Debian's chromium, headless): opened from disk, used by pointer and by keyboard, printed."""
+"""The page in a real browser (Debian's chromium, headless): opened from disk, used by pointer and keyboard, printed."""
 
 import shutil
 
 import pytest
+
+from phenogroups.comparison import compare
+from phenogroups.data.examples.drawn import drawn_digits
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install '.[test]'")
@@ -11,7 +14,8 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this ma
 # what a reader sees, and no part of which may lie on another
 OVERLAP = """() => {
   const seen = [...document.querySelectorAll(
-    "h1, h2, h3, h4, p, img, canvas, select, button, input, label.tick, .value, .bars th, figcaption, #legend li, #subject, td, thead th"
+    "h1, h2, h3, h4, p, img, canvas, select, button, input, label.tick, .value, .bars th, figcaption, #legend li, " +
+    "#subject, td, thead th"
   )].filter((e) => e.getClientRects().length && e.checkVisibility());
   const boxes = seen.map((e) => e.getBoundingClientRect());
   const found = [];
@@ -28,7 +32,8 @@ OVERLAP = """() => {
 # the contrast of every text with what lies behind it, by the formula of WCAG 2
 CONTRAST = """() => {
   const parse = (c) => c.match(/[\\d.]+/g).map(Number);
-  const light = (c) => c.slice(0, 3).map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  const light = (c) => c.slice(0, 3).map((v) => v / 255)
+    .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
   const behind = (e) => {
     for (; e; e = e.parentElement) {
@@ -63,14 +68,14 @@ def visit(browser):
     """Opens a run's page and expects no network, no error and no word in the console."""
     contexts, wrong = [], []
 
-    def open_page(run, width=1024):
+    def open_page(run, width=1024, name="report.html"):
         context = browser.new_context(viewport={"width": width, "height": 900}, reduced_motion="no-preference")
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", lambda dialog: wrong.append(f"dialog {dialog.message}"))
-        url = (run / "report.html").as_uri()
+        url = (run / name).as_uri()
         page.on("request", lambda r: None if r.url == url or r.url.startswith("data:") else wrong.append(r.url))
         page.goto(url)
         return page
@@ -130,7 +135,9 @@ def test_controls_can_be_hidden(visit, image_run):
     ink = """() => { const c = document.getElementById("embedding"), copy = new OffscreenCanvas(c.width, c.height);
       const pen = copy.getContext("2d", { willReadFrequently: true }); pen.drawImage(c, 0, 0);
       const d = pen.getImageData(0, 0, c.width, c.height).data;
-      let gray = 0; for (let i = 0; i < d.length; i += 4) if (d[i + 3] > 60 && d[i] === d[i + 1] && d[i] === d[i + 2]) gray++; return gray; }"""
+      let gray = 0;
+      for (let i = 0; i < d.length; i += 4) if (d[i + 3] > 60 && d[i] === d[i + 1] && d[i] === d[i + 2]) gray++;
+      return gray; }"""
     before = page.evaluate(ink)
     page.uncheck("#controls")
     assert before > 100
@@ -205,8 +212,8 @@ def test_contrast_and_words_for_pictures(visit, image_run):
     page = visit(image_run)
     assert page.evaluate(CONTRAST) == []
     assert page.evaluate("[...document.images].every((image) => image.alt.length > 5)")
-    speechless = "[...document.querySelectorAll('canvas:not([aria-hidden])')].filter((c) => !c.getAttribute('aria-label')).length"
-    assert page.evaluate(speechless) == 0
+    canvases = "[...document.querySelectorAll('canvas:not([aria-hidden])')]"
+    assert page.evaluate(f"{canvases}.every((canvas) => canvas.getAttribute('aria-label'))")
     assert page.evaluate("[...document.querySelectorAll('h1')].length") == 1
 
 
@@ -228,3 +235,26 @@ def test_without_script_the_pictures_are_there(browser, image_run):
     assert page.locator("img[alt^='Scatter plot']").is_visible()
     assert not page.locator("#embedding").is_visible()
     context.close()
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compared") / "c"
+    compare(drawn_digits(120, size=8, seed=0), ["kmeans", "hydra"], folder, seeds=1, isolated=False)
+    return folder
+
+
+@pytest.mark.parametrize("width", [360, 1024, 1920])
+def test_methods_beside_each_other(visit, compared, width):
+    page = visit(compared, width, "compare.html")
+    shots = [page.evaluate(f"document.getElementById('method-{k}').toDataURL()") for k in (0, 1)]
+    page.locator("#method-0").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#subject canvas").get_attribute("aria-label").startswith("Image of")
+    for k in (0, 1):  # marked in both
+        assert page.evaluate(f"document.getElementById('method-{k}').toDataURL()") != shots[k]
+    page.select_option("#colour", label="diagnosis")
+    assert legend(page) == ["Controls (12)", "Patients (12)"]
+    assert page.evaluate(OVERLAP) == []
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

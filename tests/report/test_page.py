@@ -49,8 +49,9 @@ def test_questions_are_answered_in_order(image_run):
     order = [
         "Read this first", "Subgroup B may be a <b>scanner</b>.", "Who.", "Apart.", "Sure.",
         "What was asked", "Asked & answered.", "How many subgroups", "Two subgroups are the most stable.", "stability",
-        "What they look like", "Most typical", "Borderline", "Who is in them", "What they are associated with", "0.0123",
-        "101.5", "How well patients are told", "How it was made", "Recipe", "settings.n_subgroups", "versions.python",
+        "What they look like", "Most typical", "Borderline", "Who is in them", "What they are associated with",
+        "0.0123", "101.5", "How well patients are told", "How it was made", "Recipe", "settings.n_subgroups",
+        "versions.python",
     ]  # fmt: skip
     places, start = [], 0
     for words in order:
@@ -92,7 +93,9 @@ def test_page_needs_no_network(image_run):
         assert kind == "data:image/png;base64"
         Image.open(io.BytesIO(base64.b64decode(content))).verify()
     assert not re.search(r"https?://|url\(", html)
-    policy = next(meta["content"] for meta in page.all("meta") if "content" in meta and "default-src" in meta["content"])
+    policy = next(
+        meta["content"] for meta in page.all("meta") if "content" in meta and "default-src" in meta["content"]
+    )
     assert "default-src 'none'" in policy
     assert "script-src 'sha256-" in policy
 
@@ -169,7 +172,9 @@ def test_a_folder_without_or_with_damaged_material_is_refused(make_run, tmp_path
 
 
 def test_whoever_is_called_na_is_called_so(tmp_path):
-    (tmp_path / "s.csv").write_text("subject,part,diagnosis,subgroup,p_A\nNA,train,patient,NA,\nnull,train,control,,0.5\n")
+    (tmp_path / "s.csv").write_text(
+        "subject,part,diagnosis,subgroup,p_A\nNA,train,patient,NA,\nnull,train,control,,0.5\n"
+    )
     rows = read_subgroups(tmp_path / "s.csv")
     assert rows["subject"].tolist() == ["NA", "null"]
     assert rows["subgroup"].tolist() == ["NA", ""]

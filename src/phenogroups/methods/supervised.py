@@ -40,7 +40,9 @@ class SupervisedSubgroups(EndToEnd):
                 f"Expected {self.n_subgroups} known subgroups, as n_subgroups says. Received: {len(names)} among "
                 f"{known.sum()} patients of known truth. Set n_subgroups to their number."
             )
-        self._train(self.trained_on(cohort).inputs, subgroup, progress)  # in the place of the diagnosis, for `Batch` has no truth
+        self._train(
+            self.trained_on(cohort).inputs, subgroup, progress
+        )  # in the place of the diagnosis, for `Batch` has no truth
 
     def trained_on(self, cohort: Cohort) -> Cohort:
         """Controls are left out with the patients nobody knows about."""

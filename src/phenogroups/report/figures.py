@@ -1,4 +1,4 @@
-"""Pictures of a run: data in, figure out, as wide as one column of a paper. No pyplot, so nothing global is left behind."""
+"""Pictures of a run: data in, figure out, as wide as one column of a paper. No pyplot, so nothing global is left."""
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -130,8 +130,8 @@ def drivers_figure(mean_maps: np.ndarray, difference: np.ndarray) -> Figure:
     bar.set_label("little to much")
     figure.colorbar(differs, ax=grid[:, 1].tolist(), location="bottom", shrink=0.8, aspect=30)
     figure.set_label(
-        f"For each of {n} subgroups, a map of what speaks for it, averaged over exemplars, and its mean image less that "
-        "of the other patients."
+        f"For each of {n} subgroups, a map of what speaks for it, averaged over exemplars, and its mean image less "
+        "that of the other patients."
     )
     return figure
 
@@ -154,7 +154,9 @@ def bars_figure(means: np.ndarray, features: Sequence[str], sizes: Sequence[int]
     for ax in axes[len(shown) :]:
         ax.set_axis_off()
     figure.supxlabel(f"mean difference from {whom}, in their standard deviations", fontsize=7)
-    figure.set_label(f"Bars of the {len(features)} features on which subgroups differ most, as differences from {whom}.")
+    figure.set_label(
+        f"Bars of the {len(features)} features on which subgroups differ most, as differences from {whom}."
+    )
     return figure
 
 
@@ -177,7 +179,15 @@ def film_figure(film: np.ndarray, epochs: np.ndarray, ratio: np.ndarray, subgrou
         )
         _frame(ax, everywhere)
         ax.set_title(f"epoch {epochs[frame]}", fontsize=7)
-    parts[0].legend(handles=handles, loc="outside lower center", ncols=4, fontsize=6, markerscale=2, columnspacing=1, handletextpad=0.2)
+    parts[0].legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=4,
+        fontsize=6,
+        markerscale=2,
+        columnspacing=1,
+        handletextpad=0.2,
+    )
     if known.any():
         ax = parts[1].subplots()
         ax.plot(epochs[known], ratio[known], color="#000000", marker="." if known.sum() < 30 else None)
@@ -257,8 +267,11 @@ def diagnosis_figure(probability: np.ndarray | pd.Series, is_patient: np.ndarray
     probability = np.asarray(probability)
     figure = Figure(figsize=(COLUMN, 1.6), layout="constrained")
     ax = figure.subplots()
-    bins = np.linspace(0, 1, 21)
-    looks = (("Controls", ~is_patient, {"color": GRAY}), ("Patients", is_patient, {"color": "#000000", "fill": False}))
+    bins = np.linspace(0, 1, 21).tolist()
+    looks: Any = (
+        ("Controls", ~is_patient, {"color": GRAY}),
+        ("Patients", is_patient, {"color": "#000000", "fill": False}),
+    )
     for name, rows, look in looks:
         if rows.any():
             weights = np.full(rows.sum(), 1 / rows.sum())
@@ -281,7 +294,7 @@ def confidence_figure(confidence: np.ndarray, subgroup: np.ndarray, n_subgroups:
     ax = figure.subplots()
     kinds = [k for k in range(n_subgroups) if (subgroup == k).any()]
     values = [confidence[subgroup == k] for k in kinds]
-    bins = np.linspace(np.floor(10 / n_subgroups) / 10, 1, 26)  # nobody's surest is below an equal share
+    bins = np.linspace(np.floor(10 / n_subgroups) / 10, 1, 26).tolist()  # nobody's surest is below an equal share
     labels = [f"{subgroup_name(k)} (n = {len(of_k)})" for k, of_k in zip(kinds, values, strict=True)]
     ax.hist(values, bins, stacked=True, color=[_color(k) for k in kinds], label=labels)
     ax.set(xlabel="probability of the patient's own subgroup", ylabel="patients")
@@ -358,6 +371,50 @@ def comparison_figure(
     figure.legend(handles=handles, loc="outside lower center", ncols=1, fontsize=7, labelspacing=0.2)
     figure.set_label(
         f"Bars of {label} by method: " + ", ".join(f"{name} {known[name].mean():.3f}" for name in names) + "."
+    )
+    return figure
+
+
+@rc_context(STYLE)
+def methods_figure(
+    points: Mapping[str, np.ndarray],  # method -> (n, 2): where it puts the same subjects
+    panel: Panel,
+    is_patient: np.ndarray,
+    number: tuple[str, np.ndarray] | None = None,  # a covariate that a second picture of each method is coloured by
+) -> Figure:
+    """Methods beside each other: one column each, coloured by what is known and, below, by a covariate."""
+    n_rows, per_row = (2 if number else 1), min(len(points), 3)
+    n_rows *= -(-len(points) // per_row)
+    side = COLUMN / per_row
+    figure = Figure(figsize=(COLUMN, (side + 0.15) * n_rows + 0.35), layout="constrained")
+    grid = figure.subplots(n_rows, per_row, squeeze=False)
+    for ax in grid.flat:
+        ax.set_axis_off()
+    handles: list[Any] = []
+    title, labels, names, styles = panel
+    for i, (method, where) in enumerate(points.items()):
+        row, column = divmod(i, per_row)
+        top = grid[row * (2 if number else 1), column]
+        handles = _scatter(top, where, labels, is_patient, names, styles, area=2, legend=False)
+        top.set_title(_shorten(method, 24), fontsize=7)
+        below = []
+        if number:
+            below = [grid[2 * row + 1, column]]
+            order = np.argsort(is_patient, kind="stable")  # patients over controls
+            ramp = below[0].scatter(
+                *where[order].T, c=number[1][order], cmap="cividis", s=2, linewidths=0, marker="o", alpha=0.9
+            )
+        for ax in (top, *below):
+            ax.set_axis_on()
+            ax.spines[:].set_visible(True)
+            _frame(ax, where)
+    if number:
+        figure.colorbar(ramp, ax=grid[1::2].ravel().tolist(), location="bottom", label=number[0], aspect=40, ticks=[])
+    look = {"fontsize": 6, "markerscale": 2, "columnspacing": 0.8, "handletextpad": 0.1}
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, **look)
+    figure.set_label(
+        f"The same {len(is_patient)} subjects in the embeddings of {', '.join(points)}, coloured by {title.lower()}"
+        + (f" and by {number[0]}." if number else ".")
     )
     return figure
 

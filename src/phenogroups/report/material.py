@@ -137,7 +137,7 @@ def gather(
     found = np.where(test.is_patient, new.subgroup.argmax(axis=1), UNKNOWN)
     before = np.where(train.is_patient, seen.subgroup.argmax(axis=1), UNKNOWN)
     means = means_of(seen.embedding, before, k)
-    shown = _some(len(test), SHOWN)
+    shown = some_rows(len(test), SHOWN)
     points, share = principal_axes(seen.embedding, new.embedding[shown], 3)
     chosen = [_chosen(new, found, means, i) for i in range(k)]
     gallery = np.concatenate([rows for rows, _ in chosen]).astype(int)
@@ -147,7 +147,7 @@ def gather(
         [np.flatnonzero((of_subgroup == i) & ~borderline)[:MAPPED] for i in range(k)], dtype=np.int64
     )
     references = np.asarray(train.inputs[some_patients(train, REFERENCES)], dtype=np.float32)
-    maps = [saliency(method, test, gallery[i], of_subgroup[i], references) for i in mapped]
+    maps = [saliency(method, test, int(gallery[i]), int(of_subgroup[i]), references) for i in mapped]
     is_table = train.inputs.ndim == 2
     if is_table:
         scale = _deviations(train)
@@ -191,9 +191,22 @@ def gather(
     return Material(**{**values, **drawn, **_film(method, train, before, k)})
 
 
+def subjects_shown(cohort: Cohort, rows: np.ndarray) -> dict[str, Any]:
+    """What a picture of some subjects needs to know of them."""
+    truth = np.full(len(cohort), UNKNOWN) if cohort.truth is None else cohort.truth
+    is_known = bool((truth[rows] != UNKNOWN).any())
+    is_table = cohort.inputs.ndim == 2
+    return {
+        "is_patient": cohort.is_patient[rows], "truth": truth[rows],
+        "names": list(cohort.truth_names) if is_known else [],
+        "covariates": _plain(cohort.covariates.iloc[rows, :COVARIATES]),
+        "thumbnails": None if is_table else _draw(cohort, rows, THUMBNAIL, _levels(cohort, rows)),
+    }  # fmt: skip
+
+
 def principal_axes(fitted_on: np.ndarray, embedding: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Coordinates (n, count) and the share of variance of the axes; zeros for axes that do not exist."""
-    fitted_on = fitted_on[_some(len(fitted_on), 10_000)]
+    fitted_on = fitted_on[some_rows(len(fitted_on), 10_000)]
     pca = PCA(min(count, *fitted_on.shape), random_state=0)
     with np.errstate(divide="ignore", invalid="ignore"):  # constant embeddings have no variance to share
         pca.fit(fitted_on.astype(np.float64))
@@ -236,14 +249,16 @@ def _draw(cohort: Cohort, rows: np.ndarray, side: int, levels: tuple[float, floa
             flat = montage(image)
             flat = flat if len(flat) == 3 else flat[:1]  # three channels are colours, of others the first is shown
             grey = np.clip((flat.astype(np.float32) - low) / max(high - low, 1e-12), 0, 1) * 255
-            picture = Image.fromarray(np.moveaxis(np.rint(grey).astype(np.uint8), 0, -1).squeeze(-1 if len(flat) == 1 else ()))
+            picture = Image.fromarray(
+                np.moveaxis(np.rint(grey).astype(np.uint8), 0, -1).squeeze(-1 if len(flat) == 1 else ())
+            )
             drawn.append(np.asarray(picture.resize(_size(flat, side), Image.Resampling.BOX)))
     return np.stack(drawn) if drawn else np.zeros((0, 1, 1), np.uint8)
 
 
 def _levels(cohort: Cohort, rows: np.ndarray, most: int = 100) -> tuple[float, float]:
     """What is shown as black and as white: a few stray voxels must not darken all pictures."""
-    some = [np.percentile(block, (0.5, 99.5)) for block in _blocks(cohort, rows[_some(len(rows), most)])]
+    some = [np.percentile(block, (0.5, 99.5)) for block in _blocks(cohort, rows[some_rows(len(rows), most)])]
     return float(min(low for low, _ in some)), float(max(high for _, high in some))
 
 
@@ -254,7 +269,7 @@ def _blocks(cohort: Cohort, rows: np.ndarray) -> Iterator[np.ndarray]:
         yield np.asarray(cohort.inputs[rows[first : first + size]])
 
 
-def _some(count: int, most: int) -> np.ndarray:
+def some_rows(count: int, most: int) -> np.ndarray:
     """Positions, drawn once and for all where there are too many."""
     return np.arange(count) if count <= most else np.sort(np.random.default_rng(0).choice(count, most, replace=False))
 
@@ -332,17 +347,18 @@ def _styles_of_truth(found: np.ndarray, truth: np.ndarray, k: int, n_truths: int
 
 def _plain(covariates: pd.DataFrame) -> pd.DataFrame:
     """Numbers as numbers, all else as words."""
-    columns = {
-        str(name): values.astype(float) if pd.api.types.is_numeric_dtype(values) else values.astype(object).where(values.notna(), None)
-        for name, values in covariates.items()
-    }  # fmt: skip
-    plain = pd.DataFrame(columns, index=covariates.index).reset_index(drop=True)
-    return plain.apply(lambda column: column if column.dtype == float else column.map(lambda v: None if v is None else str(v)))
+    columns = {}
+    for name, values in covariates.items():
+        if pd.api.types.is_numeric_dtype(values):
+            columns[str(name)] = values.to_numpy(dtype=float)
+        else:
+            columns[str(name)] = [None if pd.isna(value) else str(value) for value in values]
+    return pd.DataFrame(columns, index=range(len(covariates)))
 
 
 def _umap(fitted_on: np.ndarray, embedding: np.ndarray) -> np.ndarray | None:
     """Where umap-learn is installed; it says less of distances than principal axes, and more of neighbours."""
-    some = fitted_on[_some(len(fitted_on), NEIGHBOURS)]
+    some = fitted_on[some_rows(len(fitted_on), NEIGHBOURS)]
     if importlib.util.find_spec("umap") is None or len(some) < 20:
         return None
     umap: Any = importlib.import_module("umap")

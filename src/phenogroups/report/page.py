@@ -14,20 +14,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 from matplotlib.figure import Figure
 from PIL import Image
 
-from phenogroups.data.cohort import UNKNOWN, subgroup_letter
+from phenogroups.data.cohort import UNKNOWN, Cohort, subgroup_letter
 from phenogroups.evaluation.scores import SCORE_NAMES, Scores, defined, format_score
 from phenogroups.report import figures as draw
 from phenogroups.report.figures import COLORS, GRAY, MARKERS, as_file, overlay, subgroup_name
-from phenogroups.report.material import Material
+from phenogroups.report.material import Material, subjects_shown
 from phenogroups.training.run import PAGE, RunError, read_recipe, write_whole
 
 LEVELS = 16  # kinds of a covariate that still get a colour each
 SCALE = 1000  # coordinates travel as whole numbers up to this
-# the others are for papers only: on the page, cards show the same
+CONTROLS = {"name": "Controls", "colour": GRAY, "shape": "o"}
+NOT_KNOWN = {"name": "Unknown", "colour": "#666666", "shape": "open"}
+# the other figures are for papers only: on the page, cards show the same
 ON_PAGE = ("embedding", "confusion", "confidence", "criteria", "diagnosis", "film", "history")
 SHEET = 16_000  # pixels that a browser shows of one picture's side
 
@@ -87,7 +88,7 @@ def run_figures(run: Run) -> dict[str, Callable[[], Figure]]:
     every: dict[str, tuple[bool, Callable[..., Figure], tuple[Any, ...]]] = {  # whether there is material, and which
         "embedding": (True, draw.embedding_figure, (m.points[:, :2], m.share, _panels(run), _is_patient(run))),
         "exemplars": (
-            m.pictures is not None and exemplar.any(), draw.exemplars_figure,
+            m.pictures is not None and bool(exemplar.any()), draw.exemplars_figure,
             (_rows(m.pictures, exemplar), m.gallery_subgroup[exemplar], p, run.sizes("held-out")),
         ),
         "drivers": (m.difference is not None, draw.drivers_figure, (m.mean_maps, m.difference)),
@@ -154,6 +155,40 @@ def write_page(folder: str | Path) -> Path:
     return path
 
 
+def comparison_page(
+    cohort: Cohort,
+    rows: np.ndarray,
+    points: Mapping[str, np.ndarray],
+    *,
+    title: str,
+    sentences: Sequence[str],
+    columns: Sequence[str],
+    table: Sequence[tuple[str, str, list[tuple[str, bool]]]],
+    figures: Mapping[str, Figure],
+    recipe: Mapping[str, Any],
+) -> str:
+    """Methods beside each other: the table, the bars, and where each method puts the same subjects (`rows`)."""
+    shown = subjects_shown(cohort, rows)
+    covariates, truth, names = shown["covariates"], shown["truth"], shown["names"]
+    columns_of = {"subject": cohort.subject[rows], "diagnosis": np.where(shown["is_patient"], "patient", "control")}
+    if names:
+        columns_of["truth"] = np.array([names[k] if k != UNKNOWN else "" for k in truth])
+    listed = {**columns_of, **{str(name): covariates[name] for name in covariates.columns}}
+    ways = colour_ways(shown["is_patient"], truth, names, range(len(names)), covariates)
+    data = {
+        "colours": sorted(ways, key=lambda way: way["name"] != "truth"),  # what is asked for first
+        "control": [int(not ill) for ill in shown["is_patient"]], "columns": list(listed),
+        "rows": [list(row) for row in zip(*([_say(v) for v in values] for values in listed.values()), strict=True)],
+        "sheet": None if shown["thumbnails"] is None else sheet_of(shown["thumbnails"]), "bars": None,
+        "methods": [{"points": _whole(where)} for where in points.values()],
+    }  # fmt: skip
+    return render(
+        "compare.html.j2", data=data, title=title, sentences=sentences, columns=columns, table=table,
+        methods=list(points), subjects=len(rows), recipe=list(_flat(recipe)),
+        figures={name: _embedded(figure) for name, figure in figures.items()},
+    )  # fmt: skip
+
+
 def render(template: str, *, data: Mapping[str, Any], **values: Any) -> str:
     """A page with its style, its script and its data; the browser runs this script and no other."""
     here = files("phenogroups.report")
@@ -170,10 +205,10 @@ def render(template: str, *, data: Mapping[str, Any], **values: Any) -> str:
     # no "<" in the data: nothing that stands in a table can end the script element
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return environment.get_template(template).render(
-        style=Markup(here.joinpath("page.css").read_text(encoding="utf-8")),
-        script=Markup(script),
+        style=here.joinpath("page.css").read_text(encoding="utf-8"),
+        script=script,
         checksum=checksum,
-        data=Markup(text),
+        data=text,
         **values,
     )
 
@@ -256,7 +291,8 @@ def _data(run: Run) -> dict[str, Any]:
         "points": _whole(m.points), "share": [round(float(s), 4) for s in m.share],
         "umap": None if m.umap is None else _whole(m.umap),
         "control": [int(not ill) for ill in _is_patient(run)],
-        "colours": _colours(run), "columns": list(table), "rows": [list(row) for row in zip(*table.values(), strict=True)],
+        "colours": _colours(run), "columns": list(table),
+        "rows": [list(row) for row in zip(*table.values(), strict=True)],
         "sheet": None if m.thumbnails is None else sheet_of(m.thumbnails),
         "bars": None if m.bars is None else {
             "names": m.features, "values": [[round(float(v), 2) for v in row] for row in m.bars]
@@ -292,26 +328,25 @@ def _style(k: int, name: str) -> dict[str, Any]:
 
 
 def _colours(run: Run) -> list[dict[str, Any]]:
-    """The ways to colour the subjects; category 0 is gray where it stands for controls."""
+    """The ways to colour the subjects."""
     m = run.material
-    is_patient, found = _is_patient(run), _found(run)
-    controls = {"name": "Controls", "colour": GRAY, "shape": "o"}
-    unknown = {"name": "Unknown", "colour": "#666666", "shape": "open"}
-
-    def kinds(name: str, label: np.ndarray, styles: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"name": name, "styles": styles, "values": label.tolist()}
-
     of_subgroups = [_style(k, subgroup_name(k)) for k in range(m.n_subgroups)]
-    ways = [
-        kinds("subgroup", found + 1, [controls, *of_subgroups]),
-        kinds("diagnosis", is_patient.astype(int), [controls, {"name": "Patients", "colour": "#000000", "shape": "o"}]),
-    ]
-    if m.truth_names:
-        of_truth = [_style(m.truth_styles[k], name) for k, name in enumerate(m.truth_names)]
-        label = np.where(is_patient, np.where(m.truth == UNKNOWN, 1, m.truth + 2), 0)
-        ways.append(kinds("truth", label, [controls, unknown, *of_truth]))
-    for name in m.covariates.columns:
-        values = m.covariates[name]
+    by_subgroup = {"name": "subgroup", "styles": [CONTROLS, *of_subgroups], "values": (_found(run) + 1).tolist()}
+    return [by_subgroup, *colour_ways(_is_patient(run), m.truth, m.truth_names, m.truth_styles, m.covariates)]
+
+
+def colour_ways(
+    is_patient: np.ndarray, truth: np.ndarray, names: Sequence[str], styles: Sequence[int], covariates: pd.DataFrame
+) -> list[dict[str, Any]]:
+    """By diagnosis, by truth where it is known, and by each covariate that a few colours or a ramp can show."""
+    patients = {"name": "Patients", "colour": "#000000", "shape": "o"}
+    ways = [{"name": "diagnosis", "styles": [CONTROLS, patients], "values": is_patient.astype(int).tolist()}]
+    if names:
+        of_truth = [_style(styles[k], name) for k, name in enumerate(names)]
+        label = np.where(is_patient, np.where(truth == UNKNOWN, 1, truth + 2), 0)
+        ways.append({"name": "truth", "styles": [CONTROLS, NOT_KNOWN, *of_truth], "values": label.tolist()})
+    for name in covariates.columns:
+        values = covariates[name]
         if pd.api.types.is_numeric_dtype(values) and values.nunique() > LEVELS:
             low, high = float(values.min()), float(values.max())
             share = (values - low) / max(high - low, 1e-12)
@@ -320,8 +355,8 @@ def _colours(run: Run) -> list[dict[str, Any]]:
         elif 0 < values.nunique() <= LEVELS:
             levels = sorted(values.dropna().unique())
             place = {level: i + 1 for i, level in enumerate(levels)}
-            label = np.array([place.get(value, 0) for value in values])
-            ways.append(kinds(str(name), label, [unknown, *(_style(i, _say(v)) for i, v in enumerate(levels))]))
+            kinds = [NOT_KNOWN, *(_style(i, _say(level)) for i, level in enumerate(levels))]
+            ways.append({"name": str(name), "styles": kinds, "values": [place.get(value, 0) for value in values]})
     return ways
 
 
@@ -334,7 +369,7 @@ def _cards(run: Run) -> list[dict[str, Any]]:
     cards = []
     for k in range(m.n_subgroups):
         people: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
-        for position in np.flatnonzero(m.gallery_subgroup == k):
+        for position in map(int, np.flatnonzero(m.gallery_subgroup == k)):
             row = int(m.gallery[position])
             one: dict[str, Any] = {"name": names[row], "p": f"{confidence[row]:.2f}"}
             if m.pictures is not None:

@@ -36,9 +36,7 @@ def some_patients(cohort: Cohort, most: int, seed: int = 0) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(patients, min(most, len(patients)), replace=False))
 
 
-def expected_gradients(
-    method: DeepMethod, own: np.ndarray, references: np.ndarray, subgroup: int
-) -> np.ndarray | None:
+def expected_gradients(method: DeepMethod, own: np.ndarray, references: np.ndarray, subgroup: int) -> np.ndarray | None:
     """Gradients on the way from others to this one, times the way (Erion et al. 2021); channels are summed.
 
     None where the method reads its subgroups in a way that has no gradient.
@@ -69,7 +67,7 @@ def occlusion(method: Method, cohort: Cohort, row: int, subgroup: int, instead: 
     """
     own = np.asarray(cohort.inputs[row : row + 1])[0]
     patches = [(slice(j, j + 1),) for j in range(len(own))] if own.ndim == 1 else _patches(own.shape[1:])
-    fall, covered = np.zeros((2, *own.shape[-len(patches[0]) :]))
+    fall, covered = (np.zeros(own.shape[-len(patches[0]) :]) for _ in range(2))
     before = _log_odds(method, cohort, row, own[None], subgroup)[0]
     for first in range(0, len(patches), AT_ONCE):
         some = patches[first : first + AT_ONCE]

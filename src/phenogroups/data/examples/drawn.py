@@ -106,7 +106,7 @@ def drawn_digits(
 
 
 def drawn_marks(n: int = 6000, *, least: float = 0.2, **asked: Any) -> np.ndarray:
-    """(n, size, size): where the mark of the form (a crossbar) adds ink to the same digits of `drawn_digits(n, ...)`."""
+    """(n, size, size): where the mark of the form (a crossbar) adds ink to the digits of `drawn_digits(n, ...)`."""
     cohort, bodies = _drawn(n, **asked, without_marks=True)
     return cohort.inputs[:, 0] - bodies > least
 
@@ -171,7 +171,7 @@ def _write(form: Form, slant: np.ndarray, scale: np.ndarray, rng: np.random.Gene
     """The form as each hand writes it: (hands, segments, start and end, x and y), from the centre of the page."""
     hands = len(slant)
     each = (hands, 1, 1)
-    body, mark, joints, points = _parts(form)
+    _, mark, joints, points = _parts(form)
     written = np.tile(np.array(points), each)  # (hands, points, x and y)
     if mark:
         anchor = np.array(mark[0][0])
