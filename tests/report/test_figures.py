@@ -124,6 +124,8 @@ def test_a_volume_is_three_slices():
     np.testing.assert_array_equal(flat[0, :, :4], volume[0, 1])
     np.testing.assert_array_equal(flat[0, :2, 4:8], volume[0, :, 1])
     np.testing.assert_array_equal(flat[0, :2, 8:], volume[0, :, :, 2])
+    assert (flat[0, 2, 4:] == 0).all()
+    assert (montage(volume, -7)[0, 2, 4:] == -7).all()
 
 
 def test_confusion_counts_and_shares():

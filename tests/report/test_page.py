@@ -13,7 +13,7 @@ from PIL import Image
 
 from phenogroups.cli import main
 from phenogroups.report.material import Material
-from phenogroups.report.page import Run, read_subgroups, run_figures, sheet_of, write_page
+from phenogroups.report.page import Run, _bar_picture, read_subgroups, run_figures, sheet_of, write_page
 from phenogroups.training.run import RunError
 
 NASTY = "<script>alert(1)</script>"  # as a subject is called in conftest.py
@@ -212,3 +212,13 @@ def test_an_empty_subgroup_has_a_card_that_says_so(make_run, tmp_path):
     assert 0 in sizes
     text = Page(html_of(folder)).text
     assert text.count("No held-out patient fell into this subgroup.") == sizes.count(0)
+
+
+def test_upright_bars_have_sign_and_length():
+    picture = _bar_picture(np.array([1.0, -0.5, 0.0]))
+    blue, orange = (picture == (0, 114, 178)).all(axis=2), (picture == (213, 94, 0)).all(axis=2)
+    assert blue[:, 1:6].sum(axis=0).tolist() == [24] * 5
+    assert orange[:, 7:12].sum(axis=0).tolist() == [12] * 5
+    assert not blue[25:].any()
+    assert not orange[:25].any()
+    assert not (blue | orange)[:, 12:].any()

@@ -299,7 +299,7 @@ def confidence_figure(confidence: np.ndarray, subgroup: np.ndarray, n_subgroups:
     ax.hist(values, bins, stacked=True, color=[_color(k) for k in kinds], label=labels)
     ax.set(xlabel="probability of the patient's own subgroup", ylabel="patients")
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.legend(loc="upper left", fontsize=6)
+    ax.legend(loc="best", fontsize=6)
     figure.set_label(
         f"Histogram of the probability of the own subgroup of {sum(map(len, values))} held-out patients; "
         f"the median is {np.median(confidence[subgroup != UNKNOWN]):.2f}."

@@ -216,14 +216,14 @@ def principal_axes(fitted_on: np.ndarray, embedding: np.ndarray, count: int) -> 
     return np.pad(points, [(0, 0), (0, missing)]), np.pad(share, (0, missing))
 
 
-def montage(image: np.ndarray) -> np.ndarray:
+def montage(image: np.ndarray, fill: float = 0.0) -> np.ndarray:
     """(C, H, W) as it is; of a volume (C, D, H, W), three orthogonal slices through its middle, side by side."""
     if image.ndim == 3:
         return image
     d, h, w = (side // 2 for side in image.shape[1:])
     slices = [image[:, d], image[:, :, h], image[:, :, :, w]]
     tallest = max(one.shape[1] for one in slices)
-    padded = [np.pad(one, [(0, 0), (0, tallest - one.shape[1]), (0, 0)], constant_values=image.min()) for one in slices]
+    padded = [np.pad(one, [(0, 0), (0, tallest - one.shape[1]), (0, 0)], constant_values=fill) for one in slices]
     return np.concatenate(padded, axis=2)
 
 
@@ -246,7 +246,7 @@ def _draw(cohort: Cohort, rows: np.ndarray, side: int, levels: tuple[float, floa
     drawn = []
     for block in _blocks(cohort, rows):
         for image in block:
-            flat = montage(image)
+            flat = montage(image, low)
             flat = flat if len(flat) == 3 else flat[:1]  # three channels are colours, of others the first is shown
             grey = np.clip((flat.astype(np.float32) - low) / max(high - low, 1e-12), 0, 1) * 255
             picture = Image.fromarray(

@@ -377,7 +377,7 @@ def _cards(run: Run) -> list[dict[str, Any]]:
                 if position in at and m.maps[at[position]].any():
                     one["map"] = data_url(overlay(m.pictures[position], m.maps[at[position]]))
             if m.gallery_bars is not None:
-                one["bars"] = _bars(m.features, m.gallery_bars[position], limit)
+                one["url"], one["profile"] = data_url(_bar_picture(m.gallery_bars[position] / limit)), True
             people[bool(m.gallery_borderline[position])].append(one)
         card: dict[str, Any] = {
             "letter": subgroup_letter(k), "colour": COLORS[k % len(COLORS)], "train": run.sizes("train")[k],
@@ -404,6 +404,17 @@ def _bars(names: Sequence[str], values: np.ndarray, limit: float) -> list[dict[s
         }
         for name, value in zip(names, values, strict=True)
     ]  # fmt: skip
+
+
+def _bar_picture(values: np.ndarray, half: int = 24, width: int = 6) -> np.ndarray:
+    """Upright bars on white, one per feature: blue above the middle, orange below."""
+    picture = np.full((2 * half + 1, width * len(values) + 1, 3), 255, np.uint8)
+    picture[half] = 75
+    for j, value in enumerate(values):
+        long = round(float(np.clip(value, -1, 1)) * half)
+        rows = slice(half - long, half) if long >= 0 else slice(half + 1, half + 1 - long)
+        picture[rows, width * j + 1 : width * (j + 1)] = (0, 114, 178) if long >= 0 else (213, 94, 0)
+    return picture
 
 
 def _signed(one: np.ndarray, every: np.ndarray) -> np.ndarray:
