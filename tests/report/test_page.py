@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+import sys
 from html.parser import HTMLParser
 
 import numpy as np
@@ -222,3 +223,18 @@ def test_upright_bars_have_sign_and_length():
     assert not blue[25:].any()
     assert not orange[:25].any()
     assert not (blue | orange)[:, 12:].any()
+
+
+def test_umap_is_one_of_the_views_where_it_is_installed(make_run, tmp_path, monkeypatch):
+    (tmp_path / "umap.py").write_text(
+        "class UMAP:\n"
+        "    def __init__(self, **settings): self.settings = settings\n"
+        "    def fit(self, x): self.mean = x.mean(axis=0); return self\n"
+        "    def transform(self, x): return (x - self.mean)[:, :2]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "umap", raising=False)
+    folder, made = make_run(tmp_path / "run", (15,), film=False, page=False)
+    assert made.umap.shape == (40, 2)
+    assert Material.read(folder).umap.dtype == np.float32
+    monkeypatch.delitem(sys.modules, "umap")
