@@ -13,15 +13,18 @@ import pandas as pd
 import pytest
 from PIL import Image
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.data.tables import TableSpec, read_cohort, resolve_features
 from phenogroups.discovery import discover, predict_table
 from phenogroups.methods import DeepUCSL, PlainKMeans, load
-from phenogroups.training.run import RunError, check_writable, new_run_folder
+from phenogroups.report.material import Evidence
+from phenogroups.training.run import RunError, check_writable, new_run_folder, write_model
 
-FILES = ["history.csv", "model.safetensors", "recipe.json", "report.html", "scores.json", "subgroups.csv"]
+FILES = ["history.csv", "model.safetensors", "recipe.json", "report.html", "report.safetensors"]
+FILES += ["scores.json", "subgroups.csv"]
 QUICK = {"epochs": 2, "steps": 3, "restarts": 1}
 
 PREDICT = """
@@ -98,7 +101,7 @@ def test_the_folder_holds_everything(made):
     report = (home / "run" / "report.html").read_text()
     assert all(sentence.split(":")[0] in report for sentence in found.sentences)
     if cohort.inputs.ndim == 2:
-        assert "Bars of the 6 features" in report
+        assert "Mean differences from controls" in report
 
 
 def test_subgroups_are_one_row_per_subject(made):
@@ -112,6 +115,37 @@ def test_subgroups_are_one_row_per_subject(made):
     assert (rows["subgroup"][~patient] == "").all()
     expected = np.array(["A", "B"])[found.method.predict_subgroup(cohort[patient])]
     np.testing.assert_array_equal(rows["subgroup"][patient], expected)
+    assert list(rows.columns) == [
+        "part", "diagnosis", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient", "distance_A",
+        "distance_B",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(rows["confidence"], rows[["p_A", "p_B"]].max(axis=1))
+    assert not rows["undecided"].any()
+    z = found.method.transform(cohort)
+    trained = patient & (rows["part"] == "train").to_numpy()
+    for letter in "AB":
+        mean = z[trained & (rows["subgroup"] == letter).to_numpy()].mean(axis=0)
+        distance = np.sqrt(np.square(z - mean).sum(axis=1))  # by hand
+        np.testing.assert_allclose(rows[f"distance_{letter}"], distance, rtol=1e-4)
+
+
+def test_undecided_patients_are_marked(features, tmp_path):
+    undecided = np.arange(120) % 7 == 0
+    found = discover(features, PlainKMeans(), tmp_path / "run", evidence=Evidence(undecided=undecided))
+    rows = pd.read_csv(tmp_path / "run" / "subgroups.csv")
+    np.testing.assert_array_equal(rows["undecided"], undecided)
+    np.testing.assert_array_equal(found.subgroups["undecided"], undecided)
+
+
+def test_a_model_of_an_earlier_version_predicts_without_distances(made, tmp_path):
+    home, *_ = made
+    copy = change(home / "run", tmp_path)
+    tensors = load_file(copy / "model.safetensors")
+    del tensors["subgroup_means"]
+    recipe = json.loads((copy / "recipe.json").read_text())
+    write_model(copy, {key: recipe[key] for key in ("method", "settings", "input_shape", "table")}, tensors)
+    rows = predict_table(copy, home / "subjects.csv", tmp_path / "out.csv")
+    assert list(rows.columns) == ["subject", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient"]
 
 
 def test_a_new_process_predicts_the_same_bits_also_one_by_one(made, tmp_path):
@@ -125,7 +159,15 @@ def test_a_new_process_predicts_the_same_bits_also_one_by_one(made, tmp_path):
             np.testing.assert_array_equal(loaded[key], value, err_msg=f"{name}: {key}")
     written = pd.read_csv(home / "run" / "subgroups.csv", dtype=str).set_index("subject")
     predicted = pd.read_csv(tmp_path / "predicted.csv", dtype=str).set_index("subject")
-    columns = ["p_A", "p_B", "p_patient"]  # as text: what was written is what is written again
+    columns = [
+        "p_A",
+        "p_B",
+        "confidence",
+        "undecided",
+        "p_patient",
+        "distance_A",
+        "distance_B",
+    ]  # as text: what was written is what is written again
     pd.testing.assert_frame_equal(predicted[columns], written.loc[predicted.index, columns])
     np.testing.assert_array_equal(predicted["p_A"].to_numpy(np.float32), expected.subgroup[:, 0])
 

@@ -345,11 +345,29 @@ class Predict:
         say(f"{len(rows)} subjects assigned ({sizes}): {out}")
 
 
+@dataclass(frozen=True)
+class Report:
+    """Make the page of an earlier run again, from its folder alone; with --figures also its pictures for a paper."""
+
+    run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder written by discover."""
+    figures: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Also write every figure as PNG and SVG into this folder."""
+
+    def run(self) -> None:
+        from phenogroups.report.page import write_figures, write_page
+
+        say(f"Written: {write_page(self.run_folder)}.")
+        if self.figures is not None:
+            say(f"Written: {len(write_figures(self.run_folder, self.figures))} files in {self.figures}.")
+
+
 Command = (
     Annotated[Demo, subcommand("demo")]
     | Annotated[Discover, subcommand("discover")]
     | Annotated[Compare, subcommand("compare")]
     | Annotated[Predict, subcommand("predict")]
+    | Annotated[Report, subcommand("report")]
     | Annotated[Check, subcommand("check")]
 )
 
@@ -400,7 +418,8 @@ def say_what_was_compared(found: "Comparison") -> None:
         say(sentence)
     for failure in found.failures:
         say(failure)
-    say(f"Written: {found.folder} ({found.ran} of {len(found.cells)} cells were run now).")
+    run_now = f"{found.ran} of {len(found.cells)} cells were run now"
+    say(f"Written: {found.folder} ({run_now}). Open {found.folder / 'compare.html'} in a browser.")
 
 
 @contextmanager

@@ -17,10 +17,12 @@ from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
 from phenogroups.evaluation.profiles import profiles, to_latex
 from phenogroups.evaluation.scores import Scores, score
 from phenogroups.methods import Method, Prediction, load, name_of, settings_of
-from phenogroups.report.figures import embedding_figure, exemplars_figure, history_figure
-from phenogroups.report.page import write_report
+from phenogroups.report.material import Evidence, gather
+from phenogroups.report.page import write_page
 from phenogroups.training.em import Progress
 from phenogroups.training.run import RunError, check_writable, new_run_folder, read_recipe, write_model, write_whole
+
+SURE = 0.9  # probability from which on a patient is said to belong to a subgroup
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,13 @@ def discover(
     held_out: float = 0.2,
     table: Mapping[str, Any] | None = None,
     beside: Mapping[str, Method] | None = None,
+    evidence: Evidence | None = None,
     progress: Progress | None = None,
 ) -> Discovery:
     """Find subgroups, see how they hold on subjects that were not trained on, and write the run folder.
 
     `table` says how the cohort's table was read, so that `predict` reads new ones alike; `beside` are methods whose
-    scores stand next to this one's.
+    scores stand next to this one's; `evidence` is what else was found out about these subgroups, for the page.
     """
     folder, table = Path(folder), dict(table or {})
     check_writable(folder)
@@ -68,15 +71,42 @@ def discover(
     seen, new = method.predict_cohort(train), method.predict_cohort(test)
     found = {name_of(method): new}
     found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
+    return write_run(folder, method, (train, seen), (test, found), recipe, evidence=evidence)
+
+
+def write_run(
+    folder: Path,
+    method: Method,
+    trained: tuple[Cohort, Prediction],
+    held_out: tuple[Cohort, dict[str, Prediction]],
+    recipe: Mapping[str, Any],
+    *,
+    evidence: Evidence | None = None,
+) -> Discovery:
+    """The run folder of a fitted method: everything that is known of it, and the page that says so.
+
+    Of those held out, the first prediction is the method's own, others stand beside it.
+    """
+    (train, seen), (test, found) = trained, held_out
+    new = next(iter(found.values()))
     scores = {name: score(test, prediction) for name, prediction in found.items()}
     diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in found.items()}
-    subgroups = pd.concat([subgroup_table(train, seen, "train"), subgroup_table(test, new, "held-out")])
     confounds, profiled, said = trust((train, test), (seen, new), method.seed)
-    sentences = warnings(confounds) if confounds is not None else []
-    sentences += method.caveats() + summary(method, train, test, new, next(iter(scores.values()))) + said
+    alarms = [] if confounds is None else warnings(confounds)
+    evidence = replace(evidence or Evidence(), warnings=tuple(alarms), confounds=confounds, profiles=profiled)
+    tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
+    subgroups = pd.concat(tables, ignore_index=True)
+    if evidence.undecided is not None:
+        subgroups["undecided"] = evidence.undecided
+    findings = summary(method, train, test, new, next(iter(scores.values())), chosen=evidence.choice is not None)
+    findings["associated"] = said
+    material = gather(
+        method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
+        feature_names=recipe["table"].get("features") or None, evidence=evidence,
+    )  # fmt: skip
     history = pd.DataFrame(getattr(method, "history_", []))
     with new_run_folder(folder) as partial:
-        write_model(partial, recipe, method.tensors())
+        write_model(partial, recipe, method.state())
         write_csv(partial / "subgroups.csv", subgroups)
         numbers = {name: asdict(scores[name]) | asdict(diagnosed[name]) for name in scores}
         write_whole(partial / "scores.json", json.dumps(numbers, indent=2) + "\n")
@@ -84,19 +114,11 @@ def discover(
             write_csv(partial / "confounds.csv", confounds)
             write_csv(partial / "profiles.csv", profiled)
             write_whole(partial / "profiles.tex", to_latex(profiled))
-        features = table.get("features") or None
-        shown = "What sets apart the held-out patients" if test.inputs.ndim == 2 else "Held-out patients most typical"
-        figures = {
-            "Where the held-out subjects lie in the learned embedding": embedding_figure(new, test, seen),
-            f"{shown} of each subgroup": exemplars_figure(test, new, feature_names=features),
-        }
         if len(history):
             write_csv(partial / "history.csv", history)
-            figures["How training went"] = history_figure(history)
-        write_report(
-            partial / "report.html", title=f"Subgroups of {cohort.name}", sentences=sentences, scores=scores,
-            figures=figures, recipe=recipe,
-        )  # fmt: skip
+        material.write(partial)
+        write_page(partial)  # from the folder, as `phenogroups report` makes it again
+    sentences = [*alarms, *(sentence for answers in findings.values() for sentence in answers)]
     return Discovery(method, scores, diagnosed, subgroups, confounds, profiled, sentences, folder)
 
 
@@ -122,39 +144,68 @@ def trust(
     return found, profiles(letters, diagnosis == 1, covariates, group, seed), said
 
 
-def subgroup_table(cohort: Cohort, prediction: Prediction, part: str) -> pd.DataFrame:
+def subgroup_table(cohort: Cohort, prediction: Prediction, part: str, method: Method) -> pd.DataFrame:
     """One row per subject; a control has probabilities but no subgroup."""
-    columns = prediction_columns(prediction)
+    columns = prediction_columns(prediction, method)
     columns["subgroup"] = np.where(cohort.is_patient, columns["subgroup"], "")
     diagnosis = np.where(cohort.is_patient, "patient", "control")
     return pd.DataFrame({"subject": cohort.subject, "part": part, "diagnosis": diagnosis, **columns})
 
 
-def prediction_columns(prediction: Prediction) -> dict[str, np.ndarray]:
-    """The surest subgroup by its letter, then all probabilities."""
+def prediction_columns(prediction: Prediction, method: Method) -> dict[str, np.ndarray]:
+    """The surest subgroup by its letter, all probabilities, and how far it is to each subgroup (docs/outputs.md)."""
     letters = np.array([subgroup_letter(k) for k in range(prediction.subgroup.shape[1])])
     columns = {"subgroup": letters[prediction.subgroup.argmax(axis=1)]}
     columns |= {f"p_{letter}": p for letter, p in zip(letters, prediction.subgroup.T, strict=True)}
-    return columns if prediction.diagnosis is None else {**columns, "p_patient": prediction.diagnosis}
+    columns["confidence"] = prediction.subgroup.max(axis=1)
+    columns["undecided"] = np.zeros(len(prediction.subgroup), dtype=bool)
+    if prediction.diagnosis is not None:
+        columns["p_patient"] = prediction.diagnosis
+    if method.subgroup_means_ is not None:
+        for letter, mean in zip(letters, method.subgroup_means_, strict=True):
+            columns[f"distance_{letter}"] = np.linalg.norm(prediction.embedding - mean, axis=1)
+    return columns
 
 
-def summary(method: Method, train: Cohort, test: Cohort, new: Prediction, scores: Scores) -> list[str]:
-    """The findings in plain sentences."""
+def summary(
+    method: Method, train: Cohort, test: Cohort, new: Prediction, scores: Scores, *, chosen: bool = False
+) -> dict[str, list[str]]:
+    """The findings in plain sentences, by the question they answer; `chosen`: how many subgroups was looked for."""
     k = new.subgroup.shape[1]
-    sizes = np.bincount(new.subgroup[test.is_patient].argmax(axis=1), minlength=k)
+    ill = test.is_patient
+    sizes = np.bincount(new.subgroup[ill].argmax(axis=1), minlength=k)
     shares = ", ".join(f"{subgroup_letter(i)} {n / sizes.sum():.0%} ({n})" for i, n in enumerate(sizes))
     controls = f"contrasted with {(~train.is_patient).sum()} controls" if method.needs_controls else "without controls"
-    said = [
-        f"{k} subgroups were looked for among {train.is_patient.sum()} patients, {controls}; "
-        f"{len(test)} further subjects were held out.",
-        f"Among the {sizes.sum()} held-out patients: {shares}.",
-    ]
-    if scores.class_bacc is not None:
-        said.append(f"Held-out patients are told from controls with a balanced accuracy of {scores.class_bacc:.3f}.")
+    sure = np.sum(new.subgroup[ill].max(axis=1) >= SURE)
+    said: dict[str, list[str]] = {
+        "asked": [
+            f"{k} subgroups were looked for among {train.is_patient.sum()} patients, {controls}; "
+            f"{len(test)} further subjects were held out."
+        ],
+        "sure": [
+            *method.caveats(),
+            f"Of {ill.sum()} held-out patients, {sure} ({sure / ill.sum():.0%}) belong to their subgroup with a "
+            f"probability of at least {SURE}.",
+        ],
+        "who": [f"Among the {sizes.sum()} held-out patients: {shares}."],
+        "apart": ["This method does not tell patients from controls."],
+    }
+    if not chosen:
+        said["sure"].append(
+            "The number of subgroups was given, not found: this run does not show that there are subgroups at all."
+        )
+    if scores.class_bacc is not None and new.diagnosis is not None:
+        called = new.diagnosis > 0.5
+        said["apart"] = [
+            f"Held-out patients are told from controls with a balanced accuracy of {scores.class_bacc:.3f}: "
+            f"{np.sum(called & ill)} of {ill.sum()} patients and {np.sum(~called & ~ill)} of {np.sum(~ill)} controls "
+            "are called what they are."
+        ]
     if scores.subgroup_bacc is not None:
         used = "the method was trained on" if method.reads_truth else "were not used in training"
-        said.append(f"Against the known subgroups, which {used}, balanced accuracy is {scores.subgroup_bacc:.3f}.")
-    said.append("The number of subgroups was given, not found: this run does not show that there are subgroups at all.")
+        said["who"].append(
+            f"Against the known subgroups, which {used}, balanced accuracy is {scores.subgroup_bacc:.3f}."
+        )
     return said
 
 
@@ -197,7 +248,7 @@ def predict_table(
     inputs = read_inputs(rows, spec, folder=home, shape=method.input_shape_, cache=cache, progress=progress)
     covariates = read_covariates(rows, method.covariates, subject) if method.covariates else pd.DataFrame()
     cohort = Cohort(inputs, np.zeros(len(inputs)), subject, covariates=covariates)  # nobody's diagnosis is looked at
-    found = pd.DataFrame({"subject": subject, **prediction_columns(method.predict_cohort(cohort))})
+    found = pd.DataFrame({"subject": subject, **prediction_columns(method.predict_cohort(cohort), method)})
     write_csv(Path(out), found)
     return found
 

@@ -17,9 +17,10 @@ from torch import Tensor
 
 FORMAT = 1  # of recipe.json; raised when old folders can no longer be read
 MODEL, RECIPE = "model.safetensors", "recipe.json"
+PAGE, MATERIAL = "report.html", "report.safetensors"  # and what the page is made of
 FILES = {  # all that a run writes
     MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", "confounds.csv", "profiles.csv", "profiles.tex",
-    "report.html",
+    PAGE, MATERIAL,
 }  # fmt: skip
 VERSIONED = ("phenogroups", "torch", "monai", "scikit-learn", "numpy")
 
