@@ -1,11 +1,12 @@
 """The run folder: complete, harmless, and good for the same prediction anywhere."""
 
+import html
 import json
 import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from PIL import Image
 from safetensors import safe_open
 
 from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.data.tables import TableSpec, read_cohort, resolve_features
 from phenogroups.discovery import discover, predict_table
 from phenogroups.methods import DeepUCSL, PlainKMeans, load
@@ -90,7 +92,9 @@ def test_the_folder_holds_everything(made):
     history = pd.read_csv(home / "run" / "history.csv")
     assert list(history["epoch"]) == [1, 2]
     assert {"classification", "clustering", "bound", "distance_ratio", "size_A"} <= set(history.columns)
-    assert json.loads((home / "run" / "scores.json").read_text())["deep_ucsl"] == asdict(found.scores["deep_ucsl"])
+    numbers = json.loads((home / "run" / "scores.json").read_text())["deep_ucsl"]
+    assert numbers == asdict(found.scores["deep_ucsl"]) | asdict(found.diagnostics["deep_ucsl"])
+    assert 0 < numbers["gate_entropy_controls"] <= 1
     report = (home / "run" / "report.html").read_text()
     assert all(sentence.split(":")[0] in report for sentence in found.sentences)
     if cohort.inputs.ndim == 2:
@@ -268,3 +272,40 @@ def test_letters():
     assert [subgroup_letter(k) for k in (0, 1, 25, 26, 27, 51, 52, 701, 702)] == [
         "A", "B", "Z", "AA", "AB", "AZ", "BA", "ZZ", "AAA",
     ]  # fmt: skip
+
+
+def test_a_scanner_is_warned_of_first_and_everywhere(tmp_path):
+    cohort = drawn_table(subgroups=1, shared=0, site_effect=8)
+    found = discover(cohort, PlainKMeans(), tmp_path / "run")
+    assert found.sentences[0].startswith("Subgroups follow site (Cramer's V ")
+    assert "Controls cannot tell the two apart (all have the value A)." in found.sentences[0]
+    assert found.sentences[0] in html.unescape((tmp_path / "run" / "report.html").read_text())
+    assert not any("not seen to follow" in sentence for sentence in found.sentences)
+    table = pd.read_csv(tmp_path / "run" / "confounds.csv")
+    assert table["n"].sum() == 3 * len(cohort)  # all subjects, held out or not
+    assert list(table["covariate"]) == list(np.repeat(["age", "sex", "site"], 2))
+    profile = pd.read_csv(tmp_path / "run" / "profiles.csv", keep_default_na=False)
+    sizes = found.subgroups["subgroup"].value_counts()
+    assert [int(profile.loc[0, part]) for part in ("A", "B", "controls")] == [sizes["A"], sizes["B"], sizes[""]]
+    assert r"\bottomrule" in (tmp_path / "run" / "profiles.tex").read_text()
+    again = discover(cohort, PlainKMeans(), tmp_path / "run")  # replaces it, and finds the same
+    pd.testing.assert_frame_equal(again.confounds, found.confounds)
+
+
+def test_a_sound_cohort_is_not_warned_of(tmp_path):
+    cohort = drawn_table(shared=0)
+    cohort = replace(cohort, covariates=cohort.covariates.assign(name=cohort.subject))
+    found = discover(cohort, PlainKMeans(), tmp_path / "run")
+    assert found.scores["kmeans"].subgroup_bacc > 0.9
+    assert found.sentences[0].startswith("2 subgroups were looked for")
+    assert "Subgroups were not seen to follow age, sex, site; what was not recorded may still explain them." in (
+        found.sentences
+    )
+    assert "not tested: name (they are names" in found.sentences[-1]
+
+
+def test_without_covariates_the_run_says_what_was_not_looked_at(tmp_path, features):
+    found = discover(features, PlainKMeans(), tmp_path / "run")
+    assert found.confounds is None
+    assert "no covariates were given" in found.sentences[-1]
+    assert not {"confounds.csv", "profiles.csv", "profiles.tex"} & {path.name for path in (tmp_path / "run").iterdir()}

@@ -38,3 +38,11 @@ def test_compare_methods(tmp_path):
     assert "Subgroup" in printed
     assert "kmeans" in printed
     assert (tmp_path / "c" / "compare.png").stat().st_size > 10_000
+
+
+def test_is_it_real(tmp_path):
+    printed = run("05_is_it_real.py", "--subjects", 300, "--epochs", 3, "--out", tmp_path / "run")
+    assert "Subgroups follow site (Cramer's V 0." in printed or "Subgroups follow site (Cramer's V 1." in printed
+    assert "Controls cannot tell the two apart (all have the value A)." in printed
+    assert "Expected controls that differ in 'site'" in printed  # no statistics mend it
+    assert (tmp_path / "run" / "profiles.tex").exists()

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from phenogroups.comparison import compare
     from phenogroups.data.cohort import Cohort
     from phenogroups.data.examples.drawn import drawn_digits
+    from phenogroups.data.examples.drawn_table import drawn_table
     from phenogroups.discovery import discover
     from phenogroups.evaluation.scores import score
     from phenogroups.methods import METHODS, DeepUCSL, Prediction, load
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _CONTENTS = {
     "Cohort": "phenogroups.data.cohort",
     "drawn_digits": "phenogroups.data.examples.drawn",
+    "drawn_table": "phenogroups.data.examples.drawn_table",
     "DeepUCSL": "phenogroups.methods",
     "METHODS": "phenogroups.methods",
     "Prediction": "phenogroups.methods",
@@ -23,7 +25,9 @@ _CONTENTS = {
     "score": "phenogroups.evaluation.scores",
 }
 
-__all__ = ["METHODS", "Cohort", "DeepUCSL", "Prediction", "compare", "discover", "drawn_digits", "load", "score"]
+__all__ = [
+    "METHODS", "Cohort", "DeepUCSL", "Prediction", "compare", "discover", "drawn_digits", "drawn_table", "load", "score"
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

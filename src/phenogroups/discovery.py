@@ -12,6 +12,9 @@ import pandas as pd
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.layouts import read_layout
 from phenogroups.data.tables import read_covariates, read_inputs, read_table, spec_from_json, subject_names
+from phenogroups.evaluation.confounds import associations, untested, warnings
+from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
+from phenogroups.evaluation.profiles import profiles, to_latex
 from phenogroups.evaluation.scores import Scores, score
 from phenogroups.methods import Method, Prediction, load, name_of, settings_of
 from phenogroups.report.figures import embedding_figure, exemplars_figure, history_figure
@@ -26,7 +29,10 @@ class Discovery:
 
     method: Method
     scores: dict[str, Scores]  # of the held-out part
+    diagnostics: dict[str, Diagnostics]  # of the same
     subgroups: pd.DataFrame  # one row per subject
+    confounds: pd.DataFrame | None  # how subgroups follow covariates; None where there are no covariates
+    profiles: pd.DataFrame | None  # what is usual in each subgroup
     sentences: list[str]  # the findings in plain words
     folder: Path
 
@@ -60,17 +66,24 @@ def discover(
     }
     method.fit(train, progress=progress)
     seen, new = method.predict_cohort(train), method.predict_cohort(test)
-    scores = {name_of(method): score(test, new)}
-    for name, other in (beside or {}).items():
-        scores[name] = score(test, other.fit(train).predict_cohort(test))
+    found = {name_of(method): new}
+    found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
+    scores = {name: score(test, prediction) for name, prediction in found.items()}
+    diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in found.items()}
     subgroups = pd.concat([subgroup_table(train, seen, "train"), subgroup_table(test, new, "held-out")])
-    sentences = method.caveats() + summary(method, train, test, new, next(iter(scores.values())))
+    confounds, profiled, said = trust((train, test), (seen, new), method.seed)
+    sentences = warnings(confounds) if confounds is not None else []
+    sentences += method.caveats() + summary(method, train, test, new, next(iter(scores.values()))) + said
     history = pd.DataFrame(getattr(method, "history_", []))
     with new_run_folder(folder) as partial:
         write_model(partial, recipe, method.tensors())
         write_csv(partial / "subgroups.csv", subgroups)
-        text = json.dumps({name: asdict(found) for name, found in scores.items()}, indent=2)
-        write_whole(partial / "scores.json", text + "\n")
+        numbers = {name: asdict(scores[name]) | asdict(diagnosed[name]) for name in scores}
+        write_whole(partial / "scores.json", json.dumps(numbers, indent=2) + "\n")
+        if confounds is not None and profiled is not None:
+            write_csv(partial / "confounds.csv", confounds)
+            write_csv(partial / "profiles.csv", profiled)
+            write_whole(partial / "profiles.tex", to_latex(profiled))
         features = table.get("features") or None
         shown = "What sets apart the held-out patients" if test.inputs.ndim == 2 else "Held-out patients most typical"
         figures = {
@@ -84,7 +97,29 @@ def discover(
             partial / "report.html", title=f"Subgroups of {cohort.name}", sentences=sentences, scores=scores,
             figures=figures, recipe=recipe,
         )  # fmt: skip
-    return Discovery(method, scores, subgroups, sentences, folder)
+    return Discovery(method, scores, diagnosed, subgroups, confounds, profiled, sentences, folder)
+
+
+def trust(
+    cohorts: tuple[Cohort, ...], predictions: tuple[Prediction, ...], seed: int
+) -> tuple[pd.DataFrame | None, pd.DataFrame | None, list[str]]:
+    """Confounds and profiles of all subjects, trained on or not: the held-out alone are few. And what is left to say.
+
+    Subgroups are found without covariates, so that those trained on follow them no more by chance than others do.
+    """
+    covariates = pd.concat([cohort.covariates for cohort in cohorts], ignore_index=True)
+    if covariates.shape[1] == 0:
+        return None, None, ["Age, sex or scanner may explain the subgroups: no covariates were given to compare with."]
+    diagnosis, group = (np.concatenate([getattr(c, what) for c in cohorts]) for what in ("diagnosis", "group"))
+    subgroup = np.concatenate([prediction.subgroup for prediction in predictions])
+    found = associations(subgroup, diagnosis, covariates, group, seed)
+    letters = np.array([subgroup_letter(k) for k in subgroup.argmax(axis=1)])
+    said = untested(found)
+    if not warnings(found):
+        tested = found.loc[(found["among"] == "patients") & found["p"].notna(), "covariate"]
+        seen = f"not seen to follow {', '.join(tested)}" if len(tested) else "compared with no covariate"
+        said.insert(0, f"Subgroups were {seen}; what was not recorded may still explain them.")
+    return found, profiles(letters, diagnosis == 1, covariates, group, seed), said
 
 
 def subgroup_table(cohort: Cohort, prediction: Prediction, part: str) -> pd.DataFrame:
@@ -119,10 +154,7 @@ def summary(method: Method, train: Cohort, test: Cohort, new: Prediction, scores
     if scores.subgroup_bacc is not None:
         used = "the method was trained on" if method.reads_truth else "were not used in training"
         said.append(f"Against the known subgroups, which {used}, balanced accuracy is {scores.subgroup_bacc:.3f}.")
-    said.append(
-        "The number of subgroups was given, not found: this run does not show that there are subgroups at all, "
-        "nor that they are not age, sex or scanner."
-    )
+    said.append("The number of subgroups was given, not found: this run does not show that there are subgroups at all.")
     return said
 
 

@@ -36,6 +36,7 @@ class Prediction:
     diagnosis: np.ndarray | None  # (n,): probability of being a patient; None without a diagnosis head
     embedding: np.ndarray  # (n, dims)
     by_centroid: np.ndarray | None = None  # (n, subgroups): read from the centroids instead of the gate
+    experts: np.ndarray | None = None  # (n, subgroups): log-odds of being a patient, by the expert of each subgroup
 
     @classmethod
     def of_tensors(cls, found: dict[str, Tensor]) -> "Prediction":

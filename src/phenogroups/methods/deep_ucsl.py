@@ -263,13 +263,14 @@ class DeepUCSL(DeepMethod):
         return max(1 - epoch / max(self.hard_from * self.epochs, 1), 0)
 
     def read(self, network: Network, embedding: Tensor, beliefs: Beliefs) -> dict[str, Tensor]:
-        gate = network.heads["gate"](embedding)
+        gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)
         squared = squared_distances(beliefs.space(embedding), beliefs.centroids)
         mixture = torch.softmax(beliefs.log_sizes - squared / 2, dim=1)
         return {
             "subgroup": gate.softmax(1),
-            "diagnosis": mixture_of_experts_logit(network.heads["experts"](embedding), gate).sigmoid(),
+            "diagnosis": mixture_of_experts_logit(experts, gate).sigmoid(),
             "by_centroid": mixture if self.clusterer == "mixture" else inverse_square_proportions(squared),
+            "experts": experts,
         }
 
     def caveats(self) -> list[str]:

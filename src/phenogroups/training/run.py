@@ -17,7 +17,10 @@ from torch import Tensor
 
 FORMAT = 1  # of recipe.json; raised when old folders can no longer be read
 MODEL, RECIPE = "model.safetensors", "recipe.json"
-FILES = {MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", "report.html"}  # all that a run writes
+FILES = {  # all that a run writes
+    MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", "confounds.csv", "profiles.csv", "profiles.tex",
+    "report.html",
+}  # fmt: skip
 VERSIONED = ("phenogroups", "torch", "monai", "scikit-learn", "numpy")
 
 

@@ -104,8 +104,8 @@ def drawn_digits(
     others = [other for other in FORMS if other != digit]
     ill = np.arange(n) < n_patients
     drawn, form = np.full(n, digit), np.zeros(n, int)
-    drawn[~ill] = np.repeat(others, _counts(n - n_patients, [1 / len(others)] * len(others)))
-    form[ill] = np.repeat(np.arange(len(sizes)), _counts(n_patients, sizes))
+    drawn[~ill] = np.repeat(others, shared_out(n - n_patients, [1 / len(others)] * len(others)))
+    form[ill] = np.repeat(np.arange(len(sizes)), shared_out(n_patients, sizes))
     order = rng.permutation(n)
     ill, drawn, form = ill[order], drawn[order], form[order]
 
@@ -216,7 +216,7 @@ def _ink(segments: np.ndarray, boldness: np.ndarray, size: int) -> np.ndarray:
     return images
 
 
-def _counts(n: int, shares: Sequence[float]) -> np.ndarray:
+def shared_out(n: int, shares: Sequence[float]) -> np.ndarray:
     """Share n among parts; what rounding down leaves goes to the largest remainders."""
     exact = n * np.asarray(shares)
     counts = np.floor(exact + 1e-9).astype(int)
