@@ -14,13 +14,26 @@ from phenogroups.data.layouts import read_layout
 from phenogroups.data.tables import read_covariates, read_inputs, read_table, spec_from_json, subject_names
 from phenogroups.evaluation.confounds import associations, untested, warnings
 from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
+from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.profiles import profiles, to_latex
 from phenogroups.evaluation.scores import Scores, score
 from phenogroups.methods import Method, Prediction, load, name_of, settings_of
 from phenogroups.report.figures import embedding_figure, exemplars_figure, history_figure
+from phenogroups.report.number_figure import number_figure
 from phenogroups.report.page import write_report
 from phenogroups.training.em import Progress
-from phenogroups.training.run import RunError, check_writable, new_run_folder, read_recipe, write_model, write_whole
+from phenogroups.training.run import (
+    CHOICE,
+    FORMAT,
+    RECIPE,
+    RunError,
+    check_writable,
+    new_run_folder,
+    read_recipe,
+    versions,
+    write_model,
+    write_whole,
+)
 
 
 @dataclass(frozen=True)
@@ -45,25 +58,19 @@ def discover(
     held_out: float = 0.2,
     table: Mapping[str, Any] | None = None,
     beside: Mapping[str, Method] | None = None,
+    choice: Choice | None = None,
     progress: Progress | None = None,
 ) -> Discovery:
     """Find subgroups, see how they hold on subjects that were not trained on, and write the run folder.
 
     `table` says how the cohort's table was read, so that `predict` reads new ones alike; `beside` are methods whose
-    scores stand next to this one's.
+    scores stand next to this one's; `choice` is why the method looks for so many subgroups.
     """
     folder, table = Path(folder), dict(table or {})
     check_writable(folder)
     cohort.require(method.n_subgroups, controls=method.needs_controls)
     train, test = cohort.split(held_out, method.seed)
-    recipe = {
-        "method": name_of(method),
-        "settings": settings_of(method),
-        "input_shape": list(cohort.input_shape),
-        "cohort": {"name": cohort.name, "subjects": len(cohort), "fingerprint": cohort.fingerprint},
-        "held_out": held_out,
-        "table": table,
-    }
+    recipe = _recipe(cohort, method, held_out, table)
     method.fit(train, progress=progress)
     seen, new = method.predict_cohort(train), method.predict_cohort(test)
     found = {name_of(method): new}
@@ -73,7 +80,7 @@ def discover(
     subgroups = pd.concat([subgroup_table(train, seen, "train"), subgroup_table(test, new, "held-out")])
     confounds, profiled, said = trust((train, test), (seen, new), method.seed)
     sentences = warnings(confounds) if confounds is not None else []
-    sentences += method.caveats() + summary(method, train, test, new, next(iter(scores.values()))) + said
+    sentences += method.caveats() + summary(method, train, test, new, next(iter(scores.values())), choice) + said
     history = pd.DataFrame(getattr(method, "history_", []))
     with new_run_folder(folder) as partial:
         write_model(partial, recipe, method.tensors())
@@ -84,12 +91,16 @@ def discover(
             write_csv(partial / "confounds.csv", confounds)
             write_csv(partial / "profiles.csv", profiled)
             write_whole(partial / "profiles.tex", to_latex(profiled))
+        if choice is not None:
+            write_choice(partial, choice)
         features = table.get("features") or None
         shown = "What sets apart the held-out patients" if test.inputs.ndim == 2 else "Held-out patients most typical"
         figures = {
             "Where the held-out subjects lie in the learned embedding": embedding_figure(new, test, seen),
             f"{shown} of each subgroup": exemplars_figure(test, new, feature_names=features),
         }
+        if choice is not None:
+            figures["How many subgroups"] = number_figure(choice.criteria, choice.subgroups)
         if len(history):
             write_csv(partial / "history.csv", history)
             figures["How training went"] = history_figure(history)
@@ -98,6 +109,51 @@ def discover(
             figures=figures, recipe=recipe,
         )  # fmt: skip
     return Discovery(method, scores, diagnosed, subgroups, confounds, profiled, sentences, folder)
+
+
+def _recipe(cohort: Cohort, method: Method, held_out: float, table: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "method": name_of(method),
+        "settings": settings_of(method),
+        "input_shape": list(cohort.input_shape),
+        "cohort": {"name": cohort.name, "subjects": len(cohort), "fingerprint": cohort.fingerprint},
+        "held_out": held_out,
+        "table": table,
+    }
+
+
+def report_none(
+    cohort: Cohort, method: Method, folder: str | Path, choice: Choice, *, table: Mapping[str, Any] | None = None
+) -> list[str]:
+    """A run folder that says why no subgroups were found, and holds no model; the sentences it says."""
+    sentences = choice_sentences(choice)
+    recipe = {"format": FORMAT, **_recipe(cohort, method, 0.0, dict(table or {})), "versions": versions()}
+    with new_run_folder(folder) as partial:
+        write_choice(partial, choice)
+        write_whole(partial / RECIPE, json.dumps(recipe, indent=2) + "\n")
+        write_report(
+            partial / "report.html", title=f"No subgroups of {cohort.name}", sentences=sentences, scores={},
+            figures={"Every number of subgroups that was tried": number_figure(choice.criteria, choice.subgroups)},
+            recipe=recipe,
+        )  # fmt: skip
+    return sentences
+
+
+def write_choice(folder: Path, choice: Choice) -> None:
+    write_csv(folder / "criteria.csv", choice.criteria)
+    answer = {"subgroups": choice.subgroups, "reason": choice.reason, "p": choice.p, "p_shuffled": choice.p_shuffled}
+    write_whole(folder / CHOICE, json.dumps(answer, indent=2) + "\n")
+
+
+def choice_sentences(choice: Choice) -> list[str]:
+    """The number and how sure it is."""
+    said = [choice.reason, f"That patients without any groups would look as structured: p {choice.p:.2g}."]
+    if choice.subgroups > 1:
+        said.append(
+            "That subgroups are as specific to the patients where diagnoses are shuffled: "
+            f"p {choice.p_shuffled:.2g} (19 shuffles; 0.05 is the least they can say)."
+        )
+    return said
 
 
 def trust(
@@ -138,7 +194,9 @@ def prediction_columns(prediction: Prediction) -> dict[str, np.ndarray]:
     return columns if prediction.diagnosis is None else {**columns, "p_patient": prediction.diagnosis}
 
 
-def summary(method: Method, train: Cohort, test: Cohort, new: Prediction, scores: Scores) -> list[str]:
+def summary(
+    method: Method, train: Cohort, test: Cohort, new: Prediction, scores: Scores, choice: Choice | None = None
+) -> list[str]:
     """The findings in plain sentences."""
     k = new.subgroup.shape[1]
     sizes = np.bincount(new.subgroup[test.is_patient].argmax(axis=1), minlength=k)
@@ -154,6 +212,8 @@ def summary(method: Method, train: Cohort, test: Cohort, new: Prediction, scores
     if scores.subgroup_bacc is not None:
         used = "the method was trained on" if method.reads_truth else "were not used in training"
         said.append(f"Against the known subgroups, which {used}, balanced accuracy is {scores.subgroup_bacc:.3f}.")
+    if choice is not None:
+        return choice_sentences(choice) + said
     said.append("The number of subgroups was given, not found: this run does not show that there are subgroups at all.")
     return said
 

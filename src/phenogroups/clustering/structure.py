@@ -83,6 +83,19 @@ def steps(
     return found
 
 
+def path(z: Tensor, most: int, *, seed: int = 0) -> list[Tensor]:
+    """Posteriors (n, K) for K from 2 to `most`, each grown from the one before; without surrogates."""
+    rng = np.random.default_rng(seed)
+    z = z.float()[None]
+    q = torch.ones(1, z.shape[1], 1)
+    _, reached = climb(z, q, 1)
+    found = []
+    for k in range(2, most + 1):
+        reached, q = grow(z, q, reached, _starts(STARTS, k), KEPT, rng)
+        found.append(q[0])
+    return found
+
+
 def climb(z: Tensor, q: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
     """EM of tied mixtures from (mixtures, n, K) in (mixtures, n, D): posteriors, and the mean log-likelihood of each.
 
