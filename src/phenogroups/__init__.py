@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phenogroups.choosing import number_of_subgroups
     from phenogroups.comparison import compare
     from phenogroups.data.cohort import Cohort
     from phenogroups.data.examples.drawn import drawn_digits
@@ -22,11 +23,13 @@ _CONTENTS = {
     "load": "phenogroups.methods",
     "discover": "phenogroups.discovery",
     "compare": "phenogroups.comparison",
+    "number_of_subgroups": "phenogroups.choosing",
     "score": "phenogroups.evaluation.scores",
 }
 
 __all__ = [
-    "METHODS", "Cohort", "DeepUCSL", "Prediction", "compare", "discover", "drawn_digits", "drawn_table", "load", "score"
+    "METHODS", "Cohort", "DeepUCSL", "Prediction", "compare", "discover", "drawn_digits", "drawn_table", "load",
+    "number_of_subgroups", "score",
 ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from phenogroups.data.study import Study
     from phenogroups.data.tables import TableSpec
     from phenogroups.discovery import Discovery
+    from phenogroups.evaluation.number import Choice
     from phenogroups.methods import Method
 
 OUT = Console()
@@ -157,8 +158,8 @@ class Discover(TableColumns):
 
     table: Annotated[Positional[Path], arg(metavar="TABLE")]
     """CSV, TSV or Parquet with one row per subject; or a folder: <class>/*, BIDS, ODIR-5K, Kermany's X-rays or OCT."""
-    subgroups: int = 2
-    """How many subgroups to look for."""
+    subgroups: Annotated[str, arg(metavar="K|K:K|auto")] = "2"
+    """How many subgroups to look for; 2:6 or auto (the same) finds out how many there are, if any."""
     out: Path = Path("phenogroups-run")
     """Run folder to write."""
     held_out: float = 0.2
@@ -173,18 +174,43 @@ class Discover(TableColumns):
     def run(self) -> None:
         from dataclasses import asdict
 
-        from phenogroups.discovery import discover
+        from phenogroups.discovery import discover, report_none
         from phenogroups.methods import build_method
         from phenogroups.training.run import check_writable
 
         check_writable(self.out)
-        method = build_method(
-            self.method, {"n_subgroups": self.subgroups, "seed": self.seed, **parse_settings(self.set)}
-        )
+        least, most = parse_subgroups(self.subgroups)
+        method = build_method(self.method, {"n_subgroups": least, "seed": self.seed, **parse_settings(self.set)})
         cohort, spec = self.read(self.table)
+        choice = self.choose(cohort, method, least, most) if most > least else None
+        if choice is not None and choice.subgroups == 1:
+            for sentence in report_none(cohort, method, self.out, choice, table=asdict(spec)):
+                say(sentence)
+            say(f"Written: {self.out}. Nothing was trained; --subgroups 2 would cut the patients in two all the same.")
+            return
+        if choice is not None:
+            say(choice.reason)
+            method.set_params(n_subgroups=choice.subgroups)
         with training_bar(method) as progress:
-            found = discover(cohort, method, self.out, held_out=self.held_out, table=asdict(spec), progress=progress)
+            found = discover(
+                cohort, method, self.out, held_out=self.held_out, table=asdict(spec), choice=choice, progress=progress
+            )
         say_what_was_found(found)
+
+    def choose(self, cohort: "Cohort", method: "Method", least: int, most: int) -> "Choice":
+        """What was computed is kept beside the run folder until there is an answer: the same command goes on."""
+        import shutil
+
+        from phenogroups.choosing import number_of_subgroups
+
+        kept = self.out.resolve().with_name(self.out.resolve().name + ".choosing")
+        with ERR.status("looking for the number of subgroups") as status:
+            choice = number_of_subgroups(
+                cohort, method, least=least, most=most, kept=kept,
+                told=lambda what: status.update(f"looking for the number of subgroups: {what}"),
+            )  # fmt: skip
+        shutil.rmtree(kept, ignore_errors=True)
+        return choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -474,6 +500,18 @@ def counting_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=ERR, transient=True, disable=not ERR.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def parse_subgroups(words: str) -> tuple[int, int]:
+    """The least and the greatest number that was asked for: 3 is 3 and 3."""
+    try:
+        least, _, most = "2:6".partition(":") if words == "auto" else words.partition(":")
+        numbers = int(least), int(most or least)
+        if 2 <= numbers[0] <= numbers[1]:
+            return numbers
+    except ValueError:
+        pass
+    raise ValueError(f"Expected --subgroups as a number from 2 on, a range such as 2:6, or auto. Received: {words!r}.")
 
 
 def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:

@@ -14,13 +14,25 @@ from phenogroups.data.layouts import read_layout
 from phenogroups.data.tables import read_covariates, read_inputs, read_table, spec_from_json, subject_names
 from phenogroups.evaluation.confounds import associations, untested, warnings
 from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
+from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.profiles import profiles, to_latex
 from phenogroups.evaluation.scores import Scores, score
 from phenogroups.methods import Method, Prediction, load, name_of, settings_of
 from phenogroups.report.material import Evidence, gather
-from phenogroups.report.page import write_page
+from phenogroups.report.page import write_page, write_page_of_none
 from phenogroups.training.em import Progress
-from phenogroups.training.run import RunError, check_writable, new_run_folder, read_recipe, write_model, write_whole
+from phenogroups.training.run import (
+    CHOICE,
+    FORMAT,
+    RECIPE,
+    RunError,
+    check_writable,
+    new_run_folder,
+    read_recipe,
+    versions,
+    write_model,
+    write_whole,
+)
 
 SURE = 0.9  # probability from which on a patient is said to belong to a subgroup
 
@@ -47,31 +59,26 @@ def discover(
     held_out: float = 0.2,
     table: Mapping[str, Any] | None = None,
     beside: Mapping[str, Method] | None = None,
+    choice: Choice | None = None,
     evidence: Evidence | None = None,
     progress: Progress | None = None,
 ) -> Discovery:
     """Find subgroups, see how they hold on subjects that were not trained on, and write the run folder.
 
     `table` says how the cohort's table was read, so that `predict` reads new ones alike; `beside` are methods whose
-    scores stand next to this one's; `evidence` is what else was found out about these subgroups, for the page.
+    scores stand next to this one's; `choice` is why the method looks for so many subgroups; `evidence` is what else was
+    found out about these subgroups, for the page.
     """
     folder, table = Path(folder), dict(table or {})
     check_writable(folder)
     cohort.require(method.n_subgroups, controls=method.needs_controls)
     train, test = cohort.split(held_out, method.seed)
-    recipe = {
-        "method": name_of(method),
-        "settings": settings_of(method),
-        "input_shape": list(cohort.input_shape),
-        "cohort": {"name": cohort.name, "subjects": len(cohort), "fingerprint": cohort.fingerprint},
-        "held_out": held_out,
-        "table": table,
-    }
+    recipe = _recipe(cohort, method, held_out, table)
     method.fit(train, progress=progress)
     seen, new = method.predict_cohort(train), method.predict_cohort(test)
     found = {name_of(method): new}
     found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
-    return write_run(folder, method, (train, seen), (test, found), recipe, evidence=evidence)
+    return write_run(folder, method, (train, seen), (test, found), recipe, choice=choice, evidence=evidence)
 
 
 def write_run(
@@ -81,6 +88,7 @@ def write_run(
     held_out: tuple[Cohort, dict[str, Prediction]],
     recipe: Mapping[str, Any],
     *,
+    choice: Choice | None = None,
     evidence: Evidence | None = None,
 ) -> Discovery:
     """The run folder of a fitted method: everything that is known of it, and the page that says so.
@@ -94,6 +102,8 @@ def write_run(
     confounds, profiled, said = trust((train, test), (seen, new), method.seed)
     alarms = [] if confounds is None else warnings(confounds)
     evidence = replace(evidence or Evidence(), warnings=tuple(alarms), confounds=confounds, profiles=profiled)
+    if choice is not None:
+        evidence = replace(evidence, criteria=choice.criteria, choice=" ".join(choice_sentences(choice)))
     tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
     subgroups = pd.concat(tables, ignore_index=True)
     if evidence.undecided is not None:
@@ -114,12 +124,59 @@ def write_run(
             write_csv(partial / "confounds.csv", confounds)
             write_csv(partial / "profiles.csv", profiled)
             write_whole(partial / "profiles.tex", to_latex(profiled))
+        if choice is not None:
+            write_choice(partial, choice)
         if len(history):
             write_csv(partial / "history.csv", history)
         material.write(partial)
         write_page(partial)  # from the folder, as `phenogroups report` makes it again
-    sentences = [*alarms, *(sentence for answers in findings.values() for sentence in answers)]
+    answer = [] if choice is None else choice_sentences(choice)
+    sentences = [*alarms, *answer, *(sentence for answers in findings.values() for sentence in answers)]
     return Discovery(method, scores, diagnosed, subgroups, confounds, profiled, sentences, folder)
+
+
+def _recipe(cohort: Cohort, method: Method, held_out: float, table: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "method": name_of(method),
+        "settings": settings_of(method),
+        "input_shape": list(cohort.input_shape),
+        "cohort": {"name": cohort.name, "subjects": len(cohort), "fingerprint": cohort.fingerprint},
+        "held_out": held_out,
+        "table": table,
+    }
+
+
+def report_none(
+    cohort: Cohort, method: Method, folder: str | Path, choice: Choice, *, table: Mapping[str, Any] | None = None
+) -> list[str]:
+    """A run folder that says why no subgroups were found, and holds no model; the sentences it says."""
+    sentences = choice_sentences(choice)
+    recipe = {"format": FORMAT, **_recipe(cohort, method, 0.0, dict(table or {})), "versions": versions()}
+    with new_run_folder(folder) as partial:
+        write_choice(partial, choice)
+        write_whole(partial / RECIPE, json.dumps(recipe, indent=2) + "\n")
+        write_page_of_none(
+            partial, title=f"No subgroups of {cohort.name}", sentences=sentences, criteria=choice.criteria,
+            recipe=recipe,
+        )  # fmt: skip
+    return sentences
+
+
+def write_choice(folder: Path, choice: Choice) -> None:
+    write_csv(folder / "criteria.csv", choice.criteria)
+    answer = {"subgroups": choice.subgroups, "reason": choice.reason, "p": choice.p, "p_shuffled": choice.p_shuffled}
+    write_whole(folder / CHOICE, json.dumps(answer, indent=2) + "\n")
+
+
+def choice_sentences(choice: Choice) -> list[str]:
+    """The number and how sure it is."""
+    said = [choice.reason, f"That patients without any groups would look as structured: p {choice.p:.2g}."]
+    if choice.subgroups > 1:
+        said.append(
+            "That subgroups are as specific to the patients where diagnoses are shuffled: "
+            f"p {choice.p_shuffled:.2g} (19 shuffles; 0.05 is the least they can say)."
+        )
+    return said
 
 
 def trust(

@@ -18,6 +18,7 @@ from phenogroups.data.cohort import UNKNOWN, subgroup_letter
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#B8A800")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GRAY = "#B5B5B5"
+BY_CHANCE = "_by_chance"  # ends the name of a criterion's column in patients without groups
 
 # history.csv: the panel of a column by how its name starts; every other column is a loss, named by its method
 PANELS = {
@@ -309,9 +310,9 @@ def confidence_figure(confidence: np.ndarray, subgroup: np.ndarray, n_subgroups:
 
 @rc_context(STYLE)
 def criteria_figure(criteria: pd.DataFrame) -> Figure:
-    """Each criterion over the number of subgroups, the first column."""
+    """Each criterion over the number of subgroups, the first column; gray, where it is known, what chance gives."""
     numbers = criteria.select_dtypes("number").dropna(axis=1, how="all")
-    x, columns = numbers.iloc[:, 0], list(numbers.columns[1:])
+    x, columns = numbers.iloc[:, 0], [name for name in numbers.columns[1:] if not str(name).endswith(BY_CHANCE)]
     if not columns:
         raise ValueError("Expected at least one criterion per number of subgroups. Received: none. Leave it out.")
     n_columns = min(len(columns), 2)
@@ -319,6 +320,8 @@ def criteria_figure(criteria: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(COLUMN, 1.3 * n_rows), layout="constrained")
     axes = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
     for ax, column in zip(axes, columns, strict=False):
+        if f"{column}{BY_CHANCE}" in numbers:
+            ax.plot(x, numbers[f"{column}{BY_CHANCE}"], color=GRAY, linestyle="--", marker="o", markersize=2)
         ax.plot(x, numbers[column], color=COLORS[0], marker="o", markersize=3)
         ax.set_title(str(column).replace("_", " "), fontsize=7)
         ax.set_xlabel("subgroups")

@@ -155,6 +155,22 @@ def write_page(folder: str | Path) -> Path:
     return path
 
 
+def write_page_of_none(
+    folder: str | Path, *, title: str, sentences: Sequence[str], criteria: pd.DataFrame, recipe: Mapping[str, Any]
+) -> None:
+    """report.html of a run that found no subgroups: why, and what was tried."""
+    html = render(
+        "none.html.j2",
+        data={},
+        title=title,
+        sentences=sentences,
+        criteria=_table(criteria),
+        figure=_embedded(draw.criteria_figure(criteria)),
+        recipe=list(_flat(recipe)),
+    )
+    write_whole(Path(folder) / PAGE, html)
+
+
 def comparison_page(
     cohort: Cohort,
     rows: np.ndarray,

@@ -95,6 +95,24 @@ def expectation_maximisation(
     return best.network.eval().cpu(), beliefs, best.history, best.film()
 
 
+def warmed_up(
+    method: Trainable, build: Callable[[], Network], inputs: Inputs, diagnosis: np.ndarray, attempt: int,
+    progress: Progress | None = None,
+) -> Tensor:  # fmt: skip
+    """Embeddings (subjects, dims) by one network that has learned the diagnosis alone, for a single epoch.
+
+    The same that `expectation_maximisation` starts from, so that nothing in them hangs on a number of subgroups.
+    """
+    fabric = Fabric(accelerator=method.device, devices=1, precision=method.precision)
+    fabric.launch()
+    with torch.random.fork_rng():
+        course = Course(
+            method, fabric, build, inputs, torch.as_tensor(diagnosis, device=fabric.device), attempt, progress
+        )
+        course.m_step()
+        return course.clustered().cpu()
+
+
 class Course:
     """One network on its way: what it has become, what is believed, and what was seen so far."""
 
