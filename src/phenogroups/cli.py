@@ -165,6 +165,8 @@ class Discover(TableColumns):
     """Share of the subjects kept apart to score on."""
     method: str = "deep_ucsl"
     """How subgroups are found; a wrong name lists all."""
+    runs: int = 1
+    """So many runs with seeds of their own; what they agree on is reported, and who is undecided."""
     seed: int = 0
     """Same seed, same result."""
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
@@ -178,9 +180,13 @@ class Discover(TableColumns):
         from phenogroups.training.run import check_writable
 
         check_writable(self.out)
-        method = build_method(
-            self.method, {"n_subgroups": self.subgroups, "seed": self.seed, **parse_settings(self.set)}
-        )
+        settings = {"n_subgroups": self.subgroups, "seed": self.seed, **parse_settings(self.set)}
+        method = build_method(self.method, settings)
+        if self.runs != 1:
+            own = {name: settings.pop(name) for name in ("n_subgroups", "seed")}
+            method = build_method(
+                "consensus", {**own, "method": self.method, "runs": self.runs, "settings": settings}
+            )
         cohort, spec = self.read(self.table)
         with training_bar(method) as progress:
             found = discover(cohort, method, self.out, held_out=self.held_out, table=asdict(spec), progress=progress)
@@ -342,7 +348,8 @@ class Predict:
                 cache=self.cache,
             )  # fmt: skip
         sizes = ", ".join(f"{letter} {n}" for letter, n in rows["subgroup"].value_counts().sort_index().items())
-        say(f"{len(rows)} subjects assigned ({sizes}): {out}")
+        undecided = f"; {rows['undecided'].sum()} undecided" if rows["undecided"].any() else ""
+        say(f"{len(rows)} subjects assigned ({sizes}{undecided}): {out}")
 
 
 Command = (
@@ -441,9 +448,10 @@ def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None
         task = bar.add_task(f"epoch 1/{epochs}", total=epochs, losses="")
 
         def show(row: dict[str, float]) -> None:
-            losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name != "epoch")
+            losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name not in ("epoch", "run"))
+            run = f"run {row['run']}, " if "run" in row else ""
             epoch = min(int(row["epoch"]) + 1, epochs)
-            bar.update(task, completed=row["epoch"], losses=losses, description=f"epoch {epoch}/{epochs}")
+            bar.update(task, completed=row["epoch"], losses=losses, description=f"{run}epoch {epoch}/{epochs}")
 
         yield show
 

@@ -13,7 +13,8 @@ from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.layouts import read_layout
 from phenogroups.data.tables import read_covariates, read_inputs, read_table, spec_from_json, subject_names
 from phenogroups.evaluation.scores import Scores, score
-from phenogroups.methods import Method, Prediction, load, name_of, settings_of
+from phenogroups.methods import Consensus, Method, Prediction, load, name_of, settings_of
+from phenogroups.methods.consensus import AGREEING
 from phenogroups.report.figures import embedding_figure, exemplars_figure, history_figure
 from phenogroups.report.page import write_report
 from phenogroups.training.em import Progress
@@ -65,7 +66,7 @@ def discover(
         scores[name] = score(test, other.fit(train).predict_cohort(test))
     subgroups = pd.concat([subgroup_table(train, seen, "train"), subgroup_table(test, new, "held-out")])
     sentences = method.caveats() + summary(method, train, test, new, next(iter(scores.values())))
-    history = pd.DataFrame(getattr(method, "history_", []))
+    history = pd.DataFrame(getattr(getattr(method, "best_run_", method), "history_", []))  # of the run that is shown
     with new_run_folder(folder) as partial:
         write_model(partial, recipe, method.tensors())
         write_csv(partial / "subgroups.csv", subgroups)
@@ -91,14 +92,16 @@ def subgroup_table(cohort: Cohort, prediction: Prediction, part: str) -> pd.Data
     """One row per subject; a control has probabilities but no subgroup."""
     columns = prediction_columns(prediction)
     columns["subgroup"] = np.where(cohort.is_patient, columns["subgroup"], "")
+    columns["undecided"] = cohort.is_patient & columns["undecided"]
     diagnosis = np.where(cohort.is_patient, "patient", "control")
     return pd.DataFrame({"subject": cohort.subject, "part": part, "diagnosis": diagnosis, **columns})
 
 
 def prediction_columns(prediction: Prediction) -> dict[str, np.ndarray]:
-    """The surest subgroup by its letter, then all probabilities."""
+    """The surest subgroup by its letter, how sure it is, then all probabilities."""
     letters = np.array([subgroup_letter(k) for k in range(prediction.subgroup.shape[1])])
     columns = {"subgroup": letters[prediction.subgroup.argmax(axis=1)]}
+    columns |= {"confidence": prediction.confidence, "undecided": prediction.undecided}
     columns |= {f"p_{letter}": p for letter, p in zip(letters, prediction.subgroup.T, strict=True)}
     return columns if prediction.diagnosis is None else {**columns, "p_patient": prediction.diagnosis}
 
@@ -114,6 +117,8 @@ def summary(method: Method, train: Cohort, test: Cohort, new: Prediction, scores
         f"{len(test)} further subjects were held out.",
         f"Among the {sizes.sum()} held-out patients: {shares}.",
     ]
+    if isinstance(method, Consensus):
+        said.append(consensus_sentence(method, new[test.is_patient]))
     if scores.class_bacc is not None:
         said.append(f"Held-out patients are told from controls with a balanced accuracy of {scores.class_bacc:.3f}.")
     if scores.subgroup_bacc is not None:
@@ -124,6 +129,18 @@ def summary(method: Method, train: Cohort, test: Cohort, new: Prediction, scores
         "nor that they are not age, sex or scanner."
     )
     return said
+
+
+def consensus_sentence(method: Consensus, patients: Prediction) -> str:
+    """How far the runs agreed, on the training patients and on others."""
+    agreeing = (method.agreement_ >= AGREEING).sum()
+    return (
+        f"{agreeing} of {method.runs} runs of {method.method} agree with the consensus (adjusted Rand index of at least "
+        f"{AGREEING} on the training patients); between two runs it is {method.stability_:.2f} on average, where 1 is "
+        f"the same subgroups and 0 is chance. Of {len(patients.subgroup)} held-out patients, "
+        f"{(np.asarray(patients.agreement) == 1).sum()} are in the same subgroup in all runs and "
+        f"{patients.undecided.sum()} are undecided: fewer than two thirds of the runs agree on theirs."
+    )
 
 
 def predict_table(
