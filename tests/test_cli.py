@@ -95,7 +95,7 @@ def test_discover_then_predict_features(features_csv, tmp_path, capsys):
     assert cli.main(["predict", run, str(new)]) == 0
     assert "3 subjects assigned" in capsys.readouterr().out
     rows = pd.read_csv(tmp_path / "new.subgroups.csv")
-    assert list(rows.columns) == ["subject", "subgroup", "p_A", "p_B", "p_patient"]
+    assert list(rows.columns) == ["subject", "subgroup", "confidence", "undecided", "p_A", "p_B", "p_patient"]
     assert list(rows["subject"]) == ["row1", "row2", "row3"]
 
 

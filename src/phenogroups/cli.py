@@ -184,9 +184,7 @@ class Discover(TableColumns):
         method = build_method(self.method, settings)
         if self.runs != 1:
             own = {name: settings.pop(name) for name in ("n_subgroups", "seed")}
-            method = build_method(
-                "consensus", {**own, "method": self.method, "runs": self.runs, "settings": settings}
-            )
+            method = build_method("consensus", {**own, "method": self.method, "runs": self.runs, "settings": settings})
         cohort, spec = self.read(self.table)
         with training_bar(method) as progress:
             found = discover(cohort, method, self.out, held_out=self.held_out, table=asdict(spec), progress=progress)

@@ -109,8 +109,9 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     strange = [key for key in settings if key not in known]
     if strange:
         raise ValueError(f"Expected settings of {name} among {', '.join(known)}. Received: {', '.join(strange)}.")
-    # those of the runs of a consensus come through this door themselves
-    method = METHODS[name](**{key: value if key == "settings" else _from_json(value) for key, value in settings.items()})
+    # `settings` are those of the runs of a consensus, which come through this door themselves
+    given = {key: value if key == "settings" else _from_json(value) for key, value in settings.items()}
+    method = METHODS[name](**given)
     method.check_settings()
     return method
 

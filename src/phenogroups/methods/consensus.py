@@ -1,7 +1,7 @@
 """Consensus: what several runs of one method, started differently, agree on (co-assignment, Strehl & Ghosh 2002).
 
-Every run numbers its subgroups as it likes. The training patients tell which is which: runs are matched to the subgroups
-that they find together, and from then on a new subject is assigned by the mean of all runs.
+Every run numbers its subgroups as it likes. The training patients tell which is which: runs are matched to what they
+find together, and from then on a new subject is assigned by the mean of all runs.
 """
 
 from dataclasses import dataclass, replace
@@ -22,9 +22,10 @@ from phenogroups.data.stored import Inputs
 from phenogroups.methods.base import Method, Prediction, under
 from phenogroups.training.em import Progress
 
+LARGEST = 2**32  # what scikit-learn takes as a seed is below
+SEEDS = 2**20  # first seeds of runs are below, as methods multiply theirs
 OWN = ("n_subgroups", "seed")  # settings that runs get from the consensus
-# adjusted Rand index from which two runs are said to agree: at 0.5, two of equal subgroups differ on one patient in seven
-AGREEING = 0.5
+AGREEING = 0.5  # adjusted Rand index from which subgroups agree: two equal ones then differ on one patient in seven
 
 
 @dataclass(eq=False, repr=False)
@@ -60,8 +61,8 @@ class Consensus(Method):
         """The method of run i, not yet fitted; its seed does not depend on how many runs there are."""
         from phenogroups.methods import build_method  # here, as the table of methods names this one too
 
-        seed = np.random.SeedSequence([self.seed % 2**32, i]).generate_state(1)[0] >> 1  # 31 bits, which all accept
-        own = {"n_subgroups": self.n_subgroups, "seed": int(seed)}
+        first = np.random.SeedSequence(self.seed % LARGEST).generate_state(1)[0] % SEEDS
+        own = {"n_subgroups": self.n_subgroups, "seed": int(first) + i}  # never twice the same
         return build_method(self.method, {**(self.settings or {}), **own})
 
     def run_settings(self) -> dict[str, Any]:
@@ -89,12 +90,14 @@ class Consensus(Method):
     def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
         self.runs_ = [self._fit_run(i, cohort, progress) for i in range(self.runs)]
         patients = cohort.patients
-        labels = np.stack([run.predict_subgroup(patients) for run in self.runs_], axis=1)
-        agreed = consensus_labels(labels, self.n_subgroups, seed=self.seed % 2**32)
-        self.order_ = np.stack([align(of_run, agreed, self.n_subgroups) for of_run in labels.T])
-        self.agreement_ = np.array([adjusted_rand_score(agreed, of_run) for of_run in labels.T])
+        said = np.stack([run.predict_subgroup_proba(patients) for run in self.runs_])  # (runs, patients, subgroups)
+        labels = said.argmax(axis=2)
+        together = consensus_labels(labels.T, self.n_subgroups, seed=self.seed % LARGEST)
+        self.order_ = np.stack([align(of_run, together, self.n_subgroups) for of_run in labels])
+        agreed = np.take_along_axis(said, self.order_[:, None], axis=2).mean(axis=0).argmax(axis=1)
+        self.agreement_ = np.array([adjusted_rand_score(agreed, of_run) for of_run in labels])
         self.best_ = int(self.agreement_.argmax())
-        self.stability_ = float(np.mean([adjusted_rand_score(a, b) for a, b in combinations(labels.T, 2)]))
+        self.stability_ = float(np.mean([adjusted_rand_score(a, b) for a, b in combinations(labels, 2)]))
 
     def _fit_run(self, i: int, cohort: Cohort, progress: Progress | None) -> Method:
         run, before = self.run(i), i * self._passes_of_a_run
@@ -136,16 +139,19 @@ class Consensus(Method):
         said = []
         if self.stability_ < AGREEING:
             said.append(
-                f"The subgroups hang on the random seed: the adjusted Rand index between two of the {self.runs} runs is "
-                f"{self.stability_:.2f} on average, where 1 is the same subgroups and 0 is chance. "
-                "Do not read more into them than that."
+                f"The subgroups hang on the random seed: between two of the {self.runs} runs, the adjusted Rand index "
+                f"is {self.stability_:.2f} on average, where 1 is the same subgroups and 0 is chance. "
+                "Another seed may well give others."
             )
-        return said + self.best_run_.caveats()
+        warnings = [warned for run in self.runs_ if (warned := run.caveats())]
+        if warnings:
+            said.append(f"{len(warnings)} of {self.runs} runs warn of themselves, as this one: {warnings[0][0]}")
+        return said
 
     def tensors(self) -> dict[str, Tensor]:
         of_runs = {f"run{i}.{name}": t for i, run in enumerate(self.runs_) for name, t in run.tensors().items()}
-        own = {name: torch.as_tensor(getattr(self, f"{name}_")) for name in ("order", "best", "agreement", "stability")}
-        return {**of_runs, **own}
+        own = {name: np.asarray(getattr(self, f"{name}_")) for name in ("order", "best", "agreement", "stability")}
+        return {**of_runs, **{name: torch.as_tensor(value) for name, value in own.items()}}
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         self.order_, self.agreement_ = tensors["order"].numpy(), tensors["agreement"].numpy()
