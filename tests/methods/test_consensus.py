@@ -47,6 +47,9 @@ class Threshold(PlainKMeans):
         centroids[:, 0] = self.place() + torch.tensor([-3.0, 3.0])
         return Means(centroids.flip(0) if self.seed % 3 else centroids)
 
+    def read(self, vectors, beliefs):
+        return {**super().read(vectors, beliefs), "embedding": vectors - self.place()}
+
 
 @dataclass(eq=False, repr=False)
 class Coin(PlainKMeans):
@@ -162,7 +165,8 @@ def test_runs_are_aligned_by_overlap(labels, consensus, expected):
 
 
 def test_the_best_run_is_shown_and_seeds_are_their_own(border):
-    method = Consensus(method="threshold", runs=4).fit(border)
+    method = Consensus(method="threshold", runs=4, seed=2).fit(border)
+    assert method.best_ > 0
     agreed = method.labels_[border.is_patient]
     scores = [adjusted_rand_score(run.labels_[border.is_patient], agreed) for run in method.runs_]
     np.testing.assert_allclose(method.agreement_, scores)
