@@ -166,6 +166,8 @@ class Discover(TableColumns):
     """Share of the subjects kept apart to score on."""
     method: str = "deep_ucsl"
     """How subgroups are found; a wrong name lists all."""
+    runs: int = 1
+    """So many runs with seeds of their own; what they agree on is reported, and who is undecided."""
     seed: int = 0
     """Same seed, same result."""
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
@@ -180,7 +182,12 @@ class Discover(TableColumns):
 
         check_writable(self.out)
         least, most = parse_subgroups(self.subgroups)
-        method = build_method(self.method, {"n_subgroups": least, "seed": self.seed, **parse_settings(self.set)})
+        settings = {"n_subgroups": least, "seed": self.seed, **parse_settings(self.set)}
+        method = build_method(self.method, settings)
+        consensus = {"method": self.method, "runs": self.runs, "seed": settings.pop("seed")}
+        settings.pop("n_subgroups")
+        if self.runs != 1:  # a wrong setting is said before anything is read
+            build_method("consensus", {**consensus, "settings": settings})
         cohort, spec = self.read(self.table)
         choice = self.choose(cohort, method, least, most) if most > least else None
         if choice is not None and choice.subgroups == 1:
@@ -191,6 +198,8 @@ class Discover(TableColumns):
         if choice is not None:
             say(choice.reason)
             method.set_params(n_subgroups=choice.subgroups)
+        if self.runs != 1:
+            method = build_method("consensus", {**consensus, "n_subgroups": method.n_subgroups, "settings": settings})
         with training_bar(method) as progress:
             found = discover(
                 cohort, method, self.out, held_out=self.held_out, table=asdict(spec), choice=choice, progress=progress
@@ -368,7 +377,8 @@ class Predict:
                 cache=self.cache,
             )  # fmt: skip
         sizes = ", ".join(f"{letter} {n}" for letter, n in rows["subgroup"].value_counts().sort_index().items())
-        say(f"{len(rows)} subjects assigned ({sizes}): {out}")
+        undecided = f"; {rows['undecided'].sum()} undecided" if rows["undecided"].any() else ""
+        say(f"{len(rows)} subjects assigned ({sizes}{undecided}): {out}")
 
 
 @dataclass(frozen=True)
@@ -486,9 +496,10 @@ def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None
         task = bar.add_task(f"epoch 1/{epochs}", total=epochs, losses="")
 
         def show(row: dict[str, float]) -> None:
-            losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name != "epoch")
+            losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name not in ("epoch", "run"))
+            run = f"run {row['run']}, " if "run" in row else ""
             epoch = min(int(row["epoch"]) + 1, epochs)
-            bar.update(task, completed=row["epoch"], losses=losses, description=f"epoch {epoch}/{epochs}")
+            bar.update(task, completed=row["epoch"], losses=losses, description=f"{run}epoch {epoch}/{epochs}")
 
         yield show
 

@@ -17,7 +17,8 @@ from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.profiles import profiles, to_latex
 from phenogroups.evaluation.scores import Scores, score
-from phenogroups.methods import Method, Prediction, load, name_of, settings_of
+from phenogroups.methods import Consensus, Method, Prediction, load, name_of, settings_of
+from phenogroups.methods.consensus import AGREEING
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page, write_page_of_none
 from phenogroups.training.em import Progress
@@ -114,7 +115,7 @@ def write_run(
         method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
         feature_names=recipe["table"].get("features") or None, evidence=evidence,
     )  # fmt: skip
-    history = pd.DataFrame(getattr(method, "history_", []))
+    history = pd.DataFrame(getattr(getattr(method, "best_run_", method), "history_", []))  # of the run that is shown
     with new_run_folder(folder) as partial:
         write_model(partial, recipe, method.state())
         write_csv(partial / "subgroups.csv", subgroups)
@@ -205,6 +206,7 @@ def subgroup_table(cohort: Cohort, prediction: Prediction, part: str, method: Me
     """One row per subject; a control has probabilities but no subgroup."""
     columns = prediction_columns(prediction, method)
     columns["subgroup"] = np.where(cohort.is_patient, columns["subgroup"], "")
+    columns["undecided"] = cohort.is_patient & columns["undecided"]
     diagnosis = np.where(cohort.is_patient, "patient", "control")
     return pd.DataFrame({"subject": cohort.subject, "part": part, "diagnosis": diagnosis, **columns})
 
@@ -214,8 +216,7 @@ def prediction_columns(prediction: Prediction, method: Method) -> dict[str, np.n
     letters = np.array([subgroup_letter(k) for k in range(prediction.subgroup.shape[1])])
     columns = {"subgroup": letters[prediction.subgroup.argmax(axis=1)]}
     columns |= {f"p_{letter}": p for letter, p in zip(letters, prediction.subgroup.T, strict=True)}
-    columns["confidence"] = prediction.subgroup.max(axis=1)
-    columns["undecided"] = np.zeros(len(prediction.subgroup), dtype=bool)
+    columns |= {"confidence": prediction.confidence, "undecided": prediction.undecided}
     if prediction.diagnosis is not None:
         columns["p_patient"] = prediction.diagnosis
     if method.subgroup_means_ is not None:
@@ -247,6 +248,8 @@ def summary(
         "who": [f"Among the {sizes.sum()} held-out patients: {shares}."],
         "apart": ["This method does not tell patients from controls."],
     }
+    if isinstance(method, Consensus):
+        said["sure"].insert(0, consensus_sentence(method, new[ill]))
     if not chosen:
         said["sure"].append(
             "The number of subgroups was given, not found: this run does not show that there are subgroups at all."
@@ -264,6 +267,18 @@ def summary(
             f"Against the known subgroups, which {used}, balanced accuracy is {scores.subgroup_bacc:.3f}."
         )
     return said
+
+
+def consensus_sentence(method: Consensus, patients: Prediction) -> str:
+    """How far the runs agreed, on the training patients and on others."""
+    agreeing = (method.agreement_ >= AGREEING).sum()
+    return (
+        f"{agreeing} of {method.runs} runs of {method.method} agree with the consensus (adjusted Rand index of at "
+        f"least {AGREEING} on the training patients); between two runs it is {method.stability_:.2f} on average, where "
+        f"1 is the same subgroups and 0 is chance. Of {len(patients.subgroup)} held-out patients, "
+        f"{(np.asarray(patients.agreement) == 1).sum()} are in the same subgroup in all runs and "
+        f"{patients.undecided.sum()} are undecided: fewer than two thirds of the runs agree on theirs."
+    )
 
 
 def predict_table(

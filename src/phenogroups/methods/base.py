@@ -24,8 +24,9 @@ from phenogroups.training.em import Embed, Progress, expectation_maximisation, r
 
 LEAST = {  # of settings that count
     "n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0, "n_starts": 1, "components": 1,
-    "neighbours": 1, "latent": 1, "n_consensus": 1, "iterations": 1, "backbone_rate": 0,
+    "neighbours": 1, "latent": 1, "n_consensus": 1, "iterations": 1, "backbone_rate": 0, "runs": 2,
 }  # fmt: skip
+DECIDED = 2 / 3  # share of several runs that must put a subject into the same subgroup
 
 MEANS = "subgroup_means"  # name of that tensor in a model file
 
@@ -39,6 +40,21 @@ class Prediction:
     embedding: np.ndarray  # (n, dims)
     by_centroid: np.ndarray | None = None  # (n, subgroups): read from the centroids instead of the gate
     experts: np.ndarray | None = None  # (n, subgroups): log-odds of being a patient, by the expert of each subgroup
+    agreement: np.ndarray | None = None  # (n,): share of the runs whose likeliest subgroup is this one; of one run: 1
+
+    def __post_init__(self) -> None:
+        if self.agreement is None:
+            object.__setattr__(self, "agreement", np.ones(len(self.subgroup)))
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """(n,): probability of the likeliest subgroup."""
+        return self.subgroup.max(axis=1)
+
+    @property
+    def undecided(self) -> np.ndarray:
+        """(n,): True for whom runs put into different subgroups; nobody, if there was one run."""
+        return np.asarray(self.agreement) < DECIDED
 
     @classmethod
     def of_tensors(cls, found: dict[str, Tensor]) -> "Prediction":

@@ -280,7 +280,7 @@ class DeepUCSL(DeepMethod):
                 "Nothing stable was found. Networks that were started differently name other subgroups than these: "
                 f"their agreement is {self.agreement_:.2f}, where 1 is the same subgroups and 0 is chance."
             )
-        moving = next((row["moved"] for row in reversed(self.history_) if "moved" in row), 0.0)
+        moving = next((row["moved"] for row in reversed(getattr(self, "history_", [])) if "moved" in row), 0.0)
         if moving > STILL_MOVING:
             said.append(
                 f"The subgroups had not settled when training ended: the last step moved {moving:.0%} as many patients "
