@@ -5,8 +5,11 @@ python examples/01_drawn_digits.py [--subjects 6000] [--picture demo.png]
 
 import argparse
 
+import numpy as np
+
 from phenogroups import DeepUCSL, drawn_digits, score
 from phenogroups.report.figures import embedding_figure
+from phenogroups.report.material import principal_axes
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--subjects", type=int, default=6000)
@@ -19,4 +22,7 @@ model = DeepUCSL(n_subgroups=2, epochs=arguments.epochs).fit(train)
 found = model.predict_cohort(test)
 print(score(test, found))
 if arguments.picture:
-    embedding_figure(found, test, model.predict_cohort(train)).savefig(arguments.picture, dpi=150)
+    points, share = principal_axes(model.transform(train), found.embedding, 2)  # fitted on train, shown for held-out
+    subgroup = np.where(test.is_patient, found.subgroup.argmax(1), -1)
+    panels = [("Subgroups found", subgroup, "AB", [0, 1]), ("Truth", test.truth, test.truth_names, [0, 1])]
+    embedding_figure(points, share, panels, test.is_patient).savefig(arguments.picture, dpi=300)

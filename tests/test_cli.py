@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from phenogroups import cli
+from phenogroups.data.examples.drawn_table import drawn_table
 
 COMMAND = [sys.executable, "-m", "phenogroups.cli"]
 QUICK = ["--set", "epochs=2", "steps=2", "restarts=1"]
@@ -95,7 +96,8 @@ def test_discover_then_predict_features(features_csv, tmp_path, capsys):
     assert cli.main(["predict", run, str(new)]) == 0
     assert "3 subjects assigned" in capsys.readouterr().out
     rows = pd.read_csv(tmp_path / "new.subgroups.csv")
-    assert list(rows.columns) == ["subject", "subgroup", "p_A", "p_B", "p_patient"]
+    columns = ["subject", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient", "distance_A", "distance_B"]
+    assert list(rows.columns) == columns
     assert list(rows["subject"]) == ["row1", "row2", "row3"]
 
 
@@ -227,3 +229,15 @@ def test_sleeping_threads(monkeypatch, tmp_path):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     cli.main(["discover", str(tmp_path / "none.csv")])
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_discover_says_first_that_subgroups_follow_a_covariate(tmp_path, capsys):
+    cohort = drawn_table(200, 8, subgroups=1, shared=0, site_effect=8)
+    rows = pd.DataFrame(cohort.inputs, columns=[f"x{j}" for j in range(8)]).assign(diagnosis=cohort.diagnosis)
+    pd.concat([rows, cohort.covariates], axis=1).to_csv(tmp_path / "subjects.csv", index=False)
+    command = ["discover", str(tmp_path / "subjects.csv"), "--method", "kmeans", "--covariates", "age", "sex", "site"]
+    assert cli.main([*command, "--out", str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out
+    assert "They may be site and not disease." in printed
+    assert printed.index("Subgroups follow site") < printed.index("2 subgroups were looked for")
+    assert (tmp_path / "run" / "confounds.csv").exists()

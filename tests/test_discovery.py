@@ -1,5 +1,6 @@
 """The run folder: complete, harmless, and good for the same prediction anywhere."""
 
+import html
 import json
 import os
 import shutil
@@ -12,14 +13,18 @@ import pandas as pd
 import pytest
 from PIL import Image
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.data.tables import TableSpec, read_cohort, resolve_features
 from phenogroups.discovery import discover, predict_table
 from phenogroups.methods import DeepUCSL, PlainKMeans, load
-from phenogroups.training.run import RunError, check_writable, new_run_folder
+from phenogroups.report.material import Evidence
+from phenogroups.training.run import RunError, check_writable, new_run_folder, write_model
 
-FILES = ["history.csv", "model.safetensors", "recipe.json", "report.html", "scores.json", "subgroups.csv"]
+FILES = ["history.csv", "model.safetensors", "recipe.json", "report.html", "report.safetensors"]
+FILES += ["scores.json", "subgroups.csv"]
 QUICK = {"epochs": 2, "steps": 3, "restarts": 1}
 
 PREDICT = """
@@ -90,11 +95,13 @@ def test_the_folder_holds_everything(made):
     history = pd.read_csv(home / "run" / "history.csv")
     assert list(history["epoch"]) == [1, 2]
     assert {"classification", "clustering", "bound", "distance_ratio", "size_A"} <= set(history.columns)
-    assert json.loads((home / "run" / "scores.json").read_text())["deep_ucsl"] == asdict(found.scores["deep_ucsl"])
+    numbers = json.loads((home / "run" / "scores.json").read_text())["deep_ucsl"]
+    assert numbers == asdict(found.scores["deep_ucsl"]) | asdict(found.diagnostics["deep_ucsl"])
+    assert 0 < numbers["gate_entropy_controls"] <= 1
     report = (home / "run" / "report.html").read_text()
     assert all(sentence.split(":")[0] in report for sentence in found.sentences)
     if cohort.inputs.ndim == 2:
-        assert "Bars of the 6 features" in report
+        assert "Mean differences from controls" in report
 
 
 def test_subgroups_are_one_row_per_subject(made):
@@ -108,6 +115,37 @@ def test_subgroups_are_one_row_per_subject(made):
     assert (rows["subgroup"][~patient] == "").all()
     expected = np.array(["A", "B"])[found.method.predict_subgroup(cohort[patient])]
     np.testing.assert_array_equal(rows["subgroup"][patient], expected)
+    assert list(rows.columns) == [
+        "part", "diagnosis", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient", "distance_A",
+        "distance_B",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(rows["confidence"], rows[["p_A", "p_B"]].max(axis=1))
+    assert not rows["undecided"].any()
+    z = found.method.transform(cohort)
+    trained = patient & (rows["part"] == "train").to_numpy()
+    for letter in "AB":
+        mean = z[trained & (rows["subgroup"] == letter).to_numpy()].mean(axis=0)
+        distance = np.sqrt(np.square(z - mean).sum(axis=1))  # by hand
+        np.testing.assert_allclose(rows[f"distance_{letter}"], distance, rtol=1e-4)
+
+
+def test_undecided_patients_are_marked(features, tmp_path):
+    undecided = np.arange(120) % 7 == 0
+    found = discover(features, PlainKMeans(), tmp_path / "run", evidence=Evidence(undecided=undecided))
+    rows = pd.read_csv(tmp_path / "run" / "subgroups.csv")
+    np.testing.assert_array_equal(rows["undecided"], undecided)
+    np.testing.assert_array_equal(found.subgroups["undecided"], undecided)
+
+
+def test_a_model_of_an_earlier_version_predicts_without_distances(made, tmp_path):
+    home, *_ = made
+    copy = change(home / "run", tmp_path)
+    tensors = load_file(copy / "model.safetensors")
+    del tensors["subgroup_means"]
+    recipe = json.loads((copy / "recipe.json").read_text())
+    write_model(copy, {key: recipe[key] for key in ("method", "settings", "input_shape", "table")}, tensors)
+    rows = predict_table(copy, home / "subjects.csv", tmp_path / "out.csv")
+    assert list(rows.columns) == ["subject", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient"]
 
 
 def test_a_new_process_predicts_the_same_bits_also_one_by_one(made, tmp_path):
@@ -121,7 +159,15 @@ def test_a_new_process_predicts_the_same_bits_also_one_by_one(made, tmp_path):
             np.testing.assert_array_equal(loaded[key], value, err_msg=f"{name}: {key}")
     written = pd.read_csv(home / "run" / "subgroups.csv", dtype=str).set_index("subject")
     predicted = pd.read_csv(tmp_path / "predicted.csv", dtype=str).set_index("subject")
-    columns = ["p_A", "p_B", "p_patient"]  # as text: what was written is what is written again
+    columns = [
+        "p_A",
+        "p_B",
+        "confidence",
+        "undecided",
+        "p_patient",
+        "distance_A",
+        "distance_B",
+    ]  # as text: what was written is what is written again
     pd.testing.assert_frame_equal(predicted[columns], written.loc[predicted.index, columns])
     np.testing.assert_array_equal(predicted["p_A"].to_numpy(np.float32), expected.subgroup[:, 0])
 
@@ -276,3 +322,40 @@ def test_letters():
     assert [subgroup_letter(k) for k in (0, 1, 25, 26, 27, 51, 52, 701, 702)] == [
         "A", "B", "Z", "AA", "AB", "AZ", "BA", "ZZ", "AAA",
     ]  # fmt: skip
+
+
+def test_a_scanner_is_warned_of_first_and_everywhere(tmp_path):
+    cohort = drawn_table(subgroups=1, shared=0, site_effect=8)
+    found = discover(cohort, PlainKMeans(), tmp_path / "run")
+    assert found.sentences[0].startswith("Subgroups follow site (Cramer's V ")
+    assert "Controls cannot tell the two apart (all have the value A)." in found.sentences[0]
+    assert found.sentences[0] in html.unescape((tmp_path / "run" / "report.html").read_text())
+    assert not any("not seen to follow" in sentence for sentence in found.sentences)
+    table = pd.read_csv(tmp_path / "run" / "confounds.csv")
+    assert table["n"].sum() == 3 * len(cohort)  # all subjects, held out or not
+    assert list(table["covariate"]) == list(np.repeat(["age", "sex", "site"], 2))
+    profile = pd.read_csv(tmp_path / "run" / "profiles.csv", keep_default_na=False)
+    sizes = found.subgroups["subgroup"].value_counts()
+    assert [int(profile.loc[0, part]) for part in ("A", "B", "controls")] == [sizes["A"], sizes["B"], sizes[""]]
+    assert r"\bottomrule" in (tmp_path / "run" / "profiles.tex").read_text()
+    again = discover(cohort, PlainKMeans(), tmp_path / "run")  # replaces it, and finds the same
+    pd.testing.assert_frame_equal(again.confounds, found.confounds)
+
+
+def test_a_sound_cohort_is_not_warned_of(tmp_path):
+    cohort = drawn_table(shared=0)
+    cohort = replace(cohort, covariates=cohort.covariates.assign(name=cohort.subject))
+    found = discover(cohort, PlainKMeans(), tmp_path / "run")
+    assert found.scores["kmeans"].subgroup_bacc > 0.9
+    assert found.sentences[0].startswith("2 subgroups were looked for")
+    assert "Subgroups were not seen to follow age, sex, site; what was not recorded may still explain them." in (
+        found.sentences
+    )
+    assert "not tested: name (they are names" in found.sentences[-1]
+
+
+def test_without_covariates_the_run_says_what_was_not_looked_at(tmp_path, features):
+    found = discover(features, PlainKMeans(), tmp_path / "run")
+    assert found.confounds is None
+    assert "no covariates were given" in found.sentences[-1]
+    assert not {"confounds.csv", "profiles.csv", "profiles.tex"} & {path.name for path in (tmp_path / "run").iterdir()}

@@ -44,7 +44,7 @@ def test_mnist(tmp_path):
         for kind, values in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", digits)):
             sizes = b"".join(n.to_bytes(4, "big") for n in values.shape)
             (tmp_path / f"{name}-{kind}").write_bytes(bytes([0, 0, 8, values.ndim]) + sizes + values.tobytes())
-    printed = run("05_mnist.py", "--data", tmp_path, "--epochs", 2, "--picture", tmp_path / "ones.png")
+    printed = run("06_mnist.py", "--data", tmp_path, "--epochs", 2, "--picture", tmp_path / "ones.png")
     assert "test digits in each subgroup:" in printed
     assert (tmp_path / "ones.png").stat().st_size > 10_000
 
@@ -55,3 +55,11 @@ def test_compare_methods(tmp_path):
     assert "Subgroup" in printed
     assert "kmeans" in printed
     assert (tmp_path / "c" / "compare.png").stat().st_size > 10_000
+
+
+def test_is_it_real(tmp_path):
+    printed = run("05_is_it_real.py", "--subjects", 300, "--epochs", 3, "--out", tmp_path / "run")
+    assert "Subgroups follow site (Cramer's V 0." in printed or "Subgroups follow site (Cramer's V 1." in printed
+    assert "Controls cannot tell the two apart (all have the value A)." in printed
+    assert "Expected controls that differ in 'site'" in printed  # no statistics mend it
+    assert (tmp_path / "run" / "profiles.tex").exists()

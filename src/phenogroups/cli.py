@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from phenogroups.data.study import Study
     from phenogroups.data.tables import TableSpec
     from phenogroups.discovery import Discovery
+    from phenogroups.evaluation.number import Choice
     from phenogroups.methods import Method
     from phenogroups.recipes import Recipe
 
@@ -198,8 +199,10 @@ class Discover(Who):
     For example: phenogroups discover subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
     """
 
-    subgroups: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 2, or the recipe's)")] = None
-    """How many subgroups to look for."""
+    subgroups: Annotated[str | None, arg(metavar="K|K:K|auto", help_behavior_hint="(default: 2, or the recipe's)")] = (
+        None
+    )
+    """How many subgroups to look for; 2:6 or auto (the same) finds out how many there are, if any."""
     out: Path = Path("phenogroups-run")
     """Run folder to write."""
     held_out: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.2, or the recipe's)")] = None
@@ -208,6 +211,8 @@ class Discover(Who):
         None
     )
     """How subgroups are found; a wrong name lists all."""
+    runs: int = 1
+    """So many runs with seeds of their own; what they agree on is reported, and who is undecided."""
     seed: int = 0
     """Same seed, same result."""
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
@@ -216,24 +221,59 @@ class Discover(Who):
     def run(self) -> None:
         from dataclasses import asdict
 
-        from phenogroups.discovery import discover
+        from phenogroups.discovery import discover, report_none
+        from phenogroups.methods import build_method
         from phenogroups.training.run import check_writable
 
         check_writable(self.out)
         chosen = self.chosen()
-        given = {} if self.subgroups is None else {"n_subgroups": self.subgroups}
-        method = chosen.build(self.method, **{**given, "seed": self.seed, **parse_settings(self.set)})
-        say_what_was_left(chosen, self.method)
+        name = self.method or chosen.method
+        least, most = parse_subgroups(self.subgroups or str(chosen.subgroups))
+        settings = {"n_subgroups": least, "seed": self.seed, **chosen.settings_of(name), **parse_settings(self.set)}
+        method = build_method(name, settings)
+        left = [setting for setting in chosen.settings if setting not in chosen.settings_of(name)]
+        if left:
+            say(f"Settings of the recipe that {name} does not have: {', '.join(left)}.", ERR)
+        consensus = {"method": name, "runs": self.runs, "seed": settings.pop("seed")}
+        settings.pop("n_subgroups")
+        if self.runs != 1:  # a wrong setting is said before anything is read
+            build_method("consensus", {**consensus, "settings": settings})
         study, table = self.example(), None
         if study is not None:
             cohort = study.joined
         else:
             cohort, spec = self.read(Path(self.cohort))
             table = asdict(spec)
+        choice = self.choose(cohort, method, least, most) if most > least else None
+        if choice is not None and choice.subgroups == 1:
+            for sentence in report_none(cohort, method, self.out, choice, table=table):
+                say(sentence)
+            say(f"Written: {self.out}. Nothing was trained; --subgroups 2 would cut the patients in two all the same.")
+            return
+        if choice is not None:
+            say(choice.reason)
+            method.set_params(n_subgroups=choice.subgroups)
+        if self.runs != 1:
+            method = build_method("consensus", {**consensus, "n_subgroups": method.n_subgroups, "settings": settings})
         held_out = chosen.held_out if self.held_out is None else self.held_out
         with training_bar(method) as progress:
-            found = discover(cohort, method, self.out, held_out=held_out, table=table, progress=progress)
+            found = discover(cohort, method, self.out, held_out=held_out, table=table, choice=choice, progress=progress)
         say_what_was_found(found)
+
+    def choose(self, cohort: "Cohort", method: "Method", least: int, most: int) -> "Choice":
+        """What was computed is kept beside the run folder until there is an answer: the same command goes on."""
+        import shutil
+
+        from phenogroups.choosing import number_of_subgroups
+
+        kept = self.out.resolve().with_name(self.out.resolve().name + ".choosing")
+        with ERR.status("looking for the number of subgroups") as status:
+            choice = number_of_subgroups(
+                cohort, method, least=least, most=most, kept=kept,
+                told=lambda what: status.update(f"looking for the number of subgroups: {what}"),
+            )  # fmt: skip
+        shutil.rmtree(kept, ignore_errors=True)
+        return choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,7 +406,25 @@ class Predict:
                 cache=self.cache,
             )  # fmt: skip
         sizes = ", ".join(f"{letter} {n}" for letter, n in rows["subgroup"].value_counts().sort_index().items())
-        say(f"{len(rows)} subjects assigned ({sizes}): {out}")
+        undecided = f"; {rows['undecided'].sum()} undecided" if rows["undecided"].any() else ""
+        say(f"{len(rows)} subjects assigned ({sizes}{undecided}): {out}")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Make the page of an earlier run again, from its folder alone; with --figures also its pictures for a paper."""
+
+    run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder written by discover."""
+    figures: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Also write every figure as PNG and SVG into this folder."""
+
+    def run(self) -> None:
+        from phenogroups.report.page import write_figures, write_page
+
+        say(f"Written: {write_page(self.run_folder)}.")
+        if self.figures is not None:
+            say(f"Written: {len(write_figures(self.run_folder, self.figures))} files in {self.figures}.")
 
 
 Command = (
@@ -374,6 +432,7 @@ Command = (
     | Annotated[Discover, subcommand("discover")]
     | Annotated[Compare, subcommand("compare")]
     | Annotated[Predict, subcommand("predict")]
+    | Annotated[Report, subcommand("report")]
     | Annotated[Check, subcommand("check")]
 )
 
@@ -405,12 +464,6 @@ def say(text: str, where: Console = OUT) -> None:
     where.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def say_what_was_left(recipe: "Recipe", method: str | None) -> None:
-    left = [name for name in recipe.settings if method is not None and name not in recipe.taken(method)]
-    if left:
-        say(f"Settings of the recipe that {method} does not have: {', '.join(left)}.", ERR)
-
-
 def say_what_was_found(found: "Discovery") -> None:
     from phenogroups.evaluation.scores import score_table
 
@@ -430,7 +483,8 @@ def say_what_was_compared(found: "Comparison") -> None:
         say(sentence)
     for failure in found.failures:
         say(failure)
-    say(f"Written: {found.folder} ({found.ran} of {len(found.cells)} cells were run now).")
+    run_now = f"{found.ran} of {len(found.cells)} cells were run now"
+    say(f"Written: {found.folder} ({run_now}). Open {found.folder / 'compare.html'} in a browser.")
 
 
 @contextmanager
@@ -471,9 +525,10 @@ def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None
         task = bar.add_task(f"epoch 1/{epochs}", total=epochs, losses="")
 
         def show(row: dict[str, float]) -> None:
-            losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name != "epoch")
+            losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name not in ("epoch", "run"))
+            run = f"run {row['run']}, " if "run" in row else ""
             epoch = min(int(row["epoch"]) + 1, epochs)
-            bar.update(task, completed=row["epoch"], losses=losses, description=f"epoch {epoch}/{epochs}")
+            bar.update(task, completed=row["epoch"], losses=losses, description=f"{run}epoch {epoch}/{epochs}")
 
         yield show
 
@@ -485,6 +540,18 @@ def counting_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=ERR, transient=True, disable=not ERR.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def parse_subgroups(words: str) -> tuple[int, int]:
+    """The least and the greatest number that was asked for: 3 is 3 and 3."""
+    try:
+        least, _, most = "2:6".partition(":") if words == "auto" else words.partition(":")
+        numbers = int(least), int(most or least)
+        if 2 <= numbers[0] <= numbers[1]:
+            return numbers
+    except ValueError:
+        pass
+    raise ValueError(f"Expected --subgroups as a number from 2 on, a range such as 2:6, or auto. Received: {words!r}.")
 
 
 def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:

@@ -19,12 +19,12 @@ import pandas as pd
 import torch
 from rich.console import Console
 
-from phenogroups.data.cohort import Cohort
+from phenogroups.data.cohort import UNKNOWN, Cohort
 from phenogroups.data.study import Study
 from phenogroups.evaluation import ranking
 from phenogroups.evaluation.ranking import COSTS, KINDS, RANKED, TITLES
 from phenogroups.evaluation.scores import SCORE_NAMES, score
-from phenogroups.methods import METHODS, Method, build_method, settings_of
+from phenogroups.methods import METHODS, Method, Prediction, build_method, settings_of
 from phenogroups.training.cells import Cell, Cells, Found
 from phenogroups.training.isolated import Isolated, JobFailed, peak_memory_mb
 from phenogroups.training.run import RunError, versions, write_whole
@@ -32,6 +32,8 @@ from phenogroups.training.run import RunError, versions, write_whole
 FORMAT = 1  # of cells; raised when what they hold changes
 CELLS = "cells"  # folder of finished cells
 OUTPUTS = ("compare.csv", "summary.csv", "compare.json", "table.tex", "compare.png", "compare.svg")
+OUTPUTS += ("compare.html", "embeddings.png", "embeddings.svg")
+EMBEDDED = 1000  # subjects whose place is kept, of the first seed
 SEEDS, HELD_OUT, VALIDATION = 3, 0.2, 0.1  # what is not asked for otherwise; the last of --splits (paper, Section 4)
 PATIENCE = 0.5  # seconds between two looks at what another process is running
 
@@ -194,16 +196,27 @@ def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float], N
     began = time.perf_counter()
     method.fit(train, progress=lambda row: progress(row["epoch"]))
     seconds = time.perf_counter() - began
-    scores = asdict(score(scored, method.predict_cohort(scored)))
+    prediction = method.predict_cohort(scored)
+    scores = asdict(score(scored, prediction))
     if diagnosed is not scored:
         scores["class_bacc"] = score(diagnosed, method.predict_cohort(diagnosed)).class_bacc
     broken = [name for name, value in scores.items() if value is not None and not math.isfinite(value)]
     if broken:
         raise FloatingPointError(f"Expected finite scores. Received: {', '.join(broken)} not finite.")
+    shown = {"embedding": _places(scored, prediction)} if job["seed"] == 0 else {}
     return {
-        "scores": scores, "seconds": seconds, "peak_memory_mb": peak_memory_mb(), "caveats": method.caveats(),
+        **shown, "scores": scores, "seconds": seconds, "peak_memory_mb": peak_memory_mb(), "caveats": method.caveats(),
         "subjects": {"trained": len(train), "scored": len(scored)},
     }  # fmt: skip
+
+
+def _places(scored: Cohort, prediction: Prediction) -> list[list[int]]:
+    """Where some of the scored subjects lie on two principal axes: whole numbers up to 1,000, a few kilobytes."""
+    # here: the page's other needs are not a cell's
+    from phenogroups.report.material import principal_axes, some_rows
+
+    points, _ = principal_axes(prediction.embedding, prediction.embedding[some_rows(len(scored), EMBEDDED)], 2)
+    return np.rint(points * (1000 / max(float(np.abs(points).max()), 1e-12))).astype(int).tolist()
 
 
 def _run_all(
@@ -290,7 +303,9 @@ def _write(
 ) -> Comparison:  # fmt: skip
     """Tables and picture of these cells, the old ones removed first: what lies together belongs together."""
     # here, so that no cell's process has to import it
-    from phenogroups.report.figures import as_file, comparison_figure
+    from phenogroups.report.figures import as_file, comparison_figure, methods_figure
+    from phenogroups.report.material import some_rows
+    from phenogroups.report.page import comparison_page
 
     cells = pd.DataFrame([_row(cell, result) for cell, result in found.items()])
     summary = ranking.summarise(cells, kinds)
@@ -312,13 +327,13 @@ def _write(
         write_whole(folder / "compare.csv", cells.to_csv(index=False))
         write_whole(folder / "summary.csv", summary.to_csv(index=False))
         write_whole(folder / "table.tex", ranking.latex_table(summary, caption))
+        figures = {}
         shown = next((name for name in ("subgroup_bacc", "class_bacc") if cells[name].notna().any()), None)
         if shown is not None:
             values = {name: cells.loc[cells["method"] == name, shown].dropna().to_list() for name in summary["method"]}
             chance = 1 / study.known_subgroups if shown == "subgroup_bacc" else 0.5
             figure = comparison_figure(values, kinds, chance=chance, label=SCORE_NAMES[shown])
-            for kind in ("png", "svg"):
-                write_whole(folder / f"compare.{kind}", as_file(figure, kind))
+            figures["compare"] = figure
         whole = {
             "study": about_study(study), **about,
             "significance": "Welch's two-sample t-test, two-sided, p <= 0.05, of the best against every other method",
@@ -328,8 +343,43 @@ def _write(
             ],
             "cells": _plain(cells), "versions": versions(),
         }  # fmt: skip
+        scored = study.parts(0)[1]
+        rows = some_rows(len(scored), EMBEDDED)
+        places = {
+            cell.method: np.array(result["embedding"]) for cell, result in found.items()
+            if len(result.get("embedding", ())) == len(rows)  # earlier versions kept none
+        }  # fmt: skip
+        if places:
+            figures["embeddings"] = methods_figure(places, _panel(scored[rows]), scored.is_patient[rows])
+        for name, figure in figures.items():
+            for kind in ("png", "svg"):
+                write_whole(folder / f"{name}.{kind}", as_file(figure, kind))
+        sentences = [*_said_of(study, summary, about), *ranking.legend(summary), *failures]
+        settings = {cell.method: cell.settings for cell in found if cell.seed == 0}
+        page = comparison_page(
+            scored, rows, places, title=f"Methods compared on {study.cohort.name}", sentences=sentences,
+            columns=[TITLES[column] for column in ranking.shown_columns(summary)], table=ranking.table_rows(summary),
+            figures=figures, recipe={"study": about_study(study), "settings": settings, "versions": versions()},
+        )  # fmt: skip
+        write_whole(folder / "compare.html", page)
         write_whole(folder / "compare.json", json.dumps(whole, indent=1, allow_nan=False) + "\n")
     return Comparison(cells, summary, failures, ran, folder)
+
+
+def _said_of(study: Study, summary: pd.DataFrame, about: Mapping[str, Any]) -> list[str]:
+    trained, scored, _ = study.parts(0)
+    unit = "train/validation splits" if about["splits"] else "seeds"
+    return [
+        f"{len(summary)} methods were trained on {len(trained)} subjects of {study.cohort.name} and scored on "
+        f"{len(scored)} others, over {about['seeds']} {unit}; {about['subgroups']} subgroups were looked for."
+    ]
+
+
+def _panel(scored: Cohort) -> tuple[str, np.ndarray, Sequence[str], Sequence[int]]:
+    """What the embeddings are coloured by: the truth, or if nobody knows it the diagnosis."""
+    if scored.truth is None or not (scored.truth != UNKNOWN).any():
+        return "Diagnosis", np.where(scored.is_patient, 0, UNKNOWN), ["Patients"], [0]
+    return "Truth", scored.truth, scored.truth_names, range(len(scored.truth_names))
 
 
 def _row(cell: Cell, found: Mapping[str, Any]) -> dict[str, Any]:

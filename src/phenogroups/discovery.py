@@ -12,12 +12,30 @@ import pandas as pd
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.layouts import read_layout
 from phenogroups.data.tables import read_covariates, read_inputs, read_table, spec_from_json, subject_names
+from phenogroups.evaluation.confounds import associations, untested, warnings
+from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
+from phenogroups.evaluation.number import Choice
+from phenogroups.evaluation.profiles import profiles, to_latex
 from phenogroups.evaluation.scores import Scores, score
-from phenogroups.methods import Method, Prediction, load, name_of, settings_of
-from phenogroups.report.figures import embedding_figure, exemplars_figure, history_figure
-from phenogroups.report.page import write_report
+from phenogroups.methods import Consensus, Method, Prediction, load, name_of, settings_of
+from phenogroups.methods.consensus import AGREEING
+from phenogroups.report.material import Evidence, gather
+from phenogroups.report.page import write_page, write_page_of_none
 from phenogroups.training.em import Progress
-from phenogroups.training.run import RunError, check_writable, new_run_folder, read_recipe, write_model, write_whole
+from phenogroups.training.run import (
+    CHOICE,
+    FORMAT,
+    RECIPE,
+    RunError,
+    check_writable,
+    new_run_folder,
+    read_recipe,
+    versions,
+    write_model,
+    write_whole,
+)
+
+SURE = 0.9  # probability from which on a patient is said to belong to a subgroup
 
 
 @dataclass(frozen=True)
@@ -26,7 +44,10 @@ class Discovery:
 
     method: Method
     scores: dict[str, Scores]  # of the held-out part
+    diagnostics: dict[str, Diagnostics]  # of the same
     subgroups: pd.DataFrame  # one row per subject
+    confounds: pd.DataFrame | None  # how subgroups follow covariates; None where there are no covariates
+    profiles: pd.DataFrame | None  # what is usual in each subgroup
     sentences: list[str]  # the findings in plain words
     folder: Path
 
@@ -39,18 +60,84 @@ def discover(
     held_out: float = 0.2,
     table: Mapping[str, Any] | None = None,
     beside: Mapping[str, Method] | None = None,
+    choice: Choice | None = None,
+    evidence: Evidence | None = None,
     progress: Progress | None = None,
 ) -> Discovery:
     """Find subgroups, see how they hold on subjects that were not trained on, and write the run folder.
 
     `table` says how the cohort's table was read, so that `predict` reads new ones alike; `beside` are methods whose
-    scores stand next to this one's.
+    scores stand next to this one's; `choice` is why the method looks for so many subgroups; `evidence` is what else was
+    found out about these subgroups, for the page.
     """
     folder, table = Path(folder), dict(table or {})
     check_writable(folder)
     cohort.require(method.n_subgroups, controls=method.needs_controls)
     train, test = cohort.split(held_out, method.seed)
-    recipe = {
+    recipe = _recipe(cohort, method, held_out, table)
+    method.fit(train, progress=progress)
+    seen, new = method.predict_cohort(train), method.predict_cohort(test)
+    found = {name_of(method): new}
+    found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
+    return write_run(folder, method, (train, seen), (test, found), recipe, choice=choice, evidence=evidence)
+
+
+def write_run(
+    folder: Path,
+    method: Method,
+    trained: tuple[Cohort, Prediction],
+    held_out: tuple[Cohort, dict[str, Prediction]],
+    recipe: Mapping[str, Any],
+    *,
+    choice: Choice | None = None,
+    evidence: Evidence | None = None,
+) -> Discovery:
+    """The run folder of a fitted method: everything that is known of it, and the page that says so.
+
+    Of those held out, the first prediction is the method's own, others stand beside it.
+    """
+    (train, seen), (test, found) = trained, held_out
+    new = next(iter(found.values()))
+    scores = {name: score(test, prediction) for name, prediction in found.items()}
+    diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in found.items()}
+    confounds, profiled, said = trust((train, test), (seen, new), method.seed)
+    alarms = [] if confounds is None else warnings(confounds)
+    evidence = replace(evidence or Evidence(), warnings=tuple(alarms), confounds=confounds, profiles=profiled)
+    if choice is not None:
+        evidence = replace(evidence, criteria=choice.criteria, choice=" ".join(choice_sentences(choice)))
+    tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
+    subgroups = pd.concat(tables, ignore_index=True)
+    if evidence.undecided is not None:
+        subgroups["undecided"] = evidence.undecided
+    findings = summary(method, train, test, new, next(iter(scores.values())), chosen=evidence.choice is not None)
+    findings["associated"] = said
+    material = gather(
+        method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
+        feature_names=recipe["table"].get("features") or None, evidence=evidence,
+    )  # fmt: skip
+    history = pd.DataFrame(getattr(getattr(method, "best_run_", method), "history_", []))  # of the run that is shown
+    with new_run_folder(folder) as partial:
+        write_model(partial, recipe, method.state())
+        write_csv(partial / "subgroups.csv", subgroups)
+        numbers = {name: asdict(scores[name]) | asdict(diagnosed[name]) for name in scores}
+        write_whole(partial / "scores.json", json.dumps(numbers, indent=2) + "\n")
+        if confounds is not None and profiled is not None:
+            write_csv(partial / "confounds.csv", confounds)
+            write_csv(partial / "profiles.csv", profiled)
+            write_whole(partial / "profiles.tex", to_latex(profiled))
+        if choice is not None:
+            write_choice(partial, choice)
+        if len(history):
+            write_csv(partial / "history.csv", history)
+        material.write(partial)
+        write_page(partial)  # from the folder, as `phenogroups report` makes it again
+    answer = [] if choice is None else choice_sentences(choice)
+    sentences = [*alarms, *answer, *(sentence for answers in findings.values() for sentence in answers)]
+    return Discovery(method, scores, diagnosed, subgroups, confounds, profiled, sentences, folder)
+
+
+def _recipe(cohort: Cohort, method: Method, held_out: float, table: dict[str, Any]) -> dict[str, Any]:
+    return {
         "method": name_of(method),
         "settings": settings_of(method),
         "input_shape": list(cohort.input_shape),
@@ -58,55 +145,93 @@ def discover(
         "held_out": held_out,
         "table": table,
     }
-    method.fit(train, progress=progress)
-    seen, new = method.predict_cohort(train), method.predict_cohort(test)
-    scores = {name_of(method): score(test, new)}
-    for name, other in (beside or {}).items():
-        scores[name] = score(test, other.fit(train).predict_cohort(test))
-    subgroups = pd.concat([subgroup_table(train, seen, "train"), subgroup_table(test, new, "held-out")])
-    sentences = method.caveats() + summary(method, train, test, new, next(iter(scores.values())))
-    history = pd.DataFrame(getattr(method, "history_", []))
+
+
+def report_none(
+    cohort: Cohort, method: Method, folder: str | Path, choice: Choice, *, table: Mapping[str, Any] | None = None
+) -> list[str]:
+    """A run folder that says why no subgroups were found, and holds no model; the sentences it says."""
+    sentences = choice_sentences(choice)
+    recipe = {"format": FORMAT, **_recipe(cohort, method, 0.0, dict(table or {})), "versions": versions()}
     with new_run_folder(folder) as partial:
-        write_model(partial, recipe, method.tensors())
-        write_csv(partial / "subgroups.csv", subgroups)
-        text = json.dumps({name: asdict(found) for name, found in scores.items()}, indent=2)
-        write_whole(partial / "scores.json", text + "\n")
-        features = table.get("features") or None
-        shown = "What sets apart the held-out patients" if test.inputs.ndim == 2 else "Held-out patients most typical"
-        figures = {
-            "Where the held-out subjects lie in the learned embedding": embedding_figure(new, test, seen),
-            f"{shown} of each subgroup": exemplars_figure(test, new, feature_names=features),
-        }
-        if len(history):
-            write_csv(partial / "history.csv", history)
-            figures["How training went"] = history_figure(history)
-        write_report(
-            partial / "report.html", title=f"Subgroups of {cohort.name}", sentences=sentences, scores=scores,
-            figures=figures, recipe=recipe,
+        write_choice(partial, choice)
+        write_whole(partial / RECIPE, json.dumps(recipe, indent=2) + "\n")
+        write_page_of_none(
+            partial, title=f"No subgroups of {cohort.name}", sentences=sentences, criteria=choice.criteria,
+            recipe=recipe,
         )  # fmt: skip
-    return Discovery(method, scores, subgroups, sentences, folder)
+    return sentences
 
 
-def subgroup_table(cohort: Cohort, prediction: Prediction, part: str) -> pd.DataFrame:
+def write_choice(folder: Path, choice: Choice) -> None:
+    write_csv(folder / "criteria.csv", choice.criteria)
+    answer = {"subgroups": choice.subgroups, "reason": choice.reason, "p": choice.p, "p_shuffled": choice.p_shuffled}
+    write_whole(folder / CHOICE, json.dumps(answer, indent=2) + "\n")
+
+
+def choice_sentences(choice: Choice) -> list[str]:
+    """The number and how sure it is."""
+    said = [choice.reason, f"That patients without any groups would look as structured: p {choice.p:.2g}."]
+    if choice.subgroups > 1:
+        said.append(
+            "That subgroups are as specific to the patients where diagnoses are shuffled: "
+            f"p {choice.p_shuffled:.2g} (19 shuffles; 0.05 is the least they can say)."
+        )
+    return said
+
+
+def trust(
+    cohorts: tuple[Cohort, ...], predictions: tuple[Prediction, ...], seed: int
+) -> tuple[pd.DataFrame | None, pd.DataFrame | None, list[str]]:
+    """Confounds and profiles of all subjects, trained on or not: the held-out alone are few. And what is left to say.
+
+    Subgroups are found without covariates, so that those trained on follow them no more by chance than others do.
+    """
+    covariates = pd.concat([cohort.covariates for cohort in cohorts], ignore_index=True)
+    if covariates.shape[1] == 0:
+        return None, None, ["Age, sex or scanner may explain the subgroups: no covariates were given to compare with."]
+    diagnosis, group = (np.concatenate([getattr(c, what) for c in cohorts]) for what in ("diagnosis", "group"))
+    subgroup = np.concatenate([prediction.subgroup for prediction in predictions])
+    found = associations(subgroup, diagnosis, covariates, group, seed)
+    letters = np.array([subgroup_letter(k) for k in subgroup.argmax(axis=1)])
+    said = untested(found)
+    if not warnings(found):
+        tested = found.loc[(found["among"] == "patients") & found["p"].notna(), "covariate"]
+        seen = f"not seen to follow {', '.join(tested)}" if len(tested) else "compared with no covariate"
+        said.insert(0, f"Subgroups were {seen}; what was not recorded may still explain them.")
+    return found, profiles(letters, diagnosis == 1, covariates, group, seed), said
+
+
+def subgroup_table(cohort: Cohort, prediction: Prediction, part: str, method: Method) -> pd.DataFrame:
     """One row per subject; a control has probabilities but no subgroup."""
-    columns = prediction_columns(prediction)
+    columns = prediction_columns(prediction, method)
     columns["subgroup"] = np.where(cohort.is_patient, columns["subgroup"], "")
+    columns["undecided"] = cohort.is_patient & columns["undecided"]
     diagnosis = np.where(cohort.is_patient, "patient", "control")
     return pd.DataFrame({"subject": cohort.subject, "part": part, "diagnosis": diagnosis, **columns})
 
 
-def prediction_columns(prediction: Prediction) -> dict[str, np.ndarray]:
-    """The surest subgroup by its letter, then all probabilities."""
+def prediction_columns(prediction: Prediction, method: Method) -> dict[str, np.ndarray]:
+    """The surest subgroup by its letter, all probabilities, and how far it is to each subgroup (docs/outputs.md)."""
     letters = np.array([subgroup_letter(k) for k in range(prediction.subgroup.shape[1])])
     columns = {"subgroup": letters[prediction.subgroup.argmax(axis=1)]}
     columns |= {f"p_{letter}": p for letter, p in zip(letters, prediction.subgroup.T, strict=True)}
-    return columns if prediction.diagnosis is None else {**columns, "p_patient": prediction.diagnosis}
+    columns |= {"confidence": prediction.confidence, "undecided": prediction.undecided}
+    if prediction.diagnosis is not None:
+        columns["p_patient"] = prediction.diagnosis
+    if method.subgroup_means_ is not None:
+        for letter, mean in zip(letters, method.subgroup_means_, strict=True):
+            columns[f"distance_{letter}"] = np.linalg.norm(prediction.embedding - mean, axis=1)
+    return columns
 
 
-def summary(method: Method, train: Cohort, test: Cohort, new: Prediction, scores: Scores) -> list[str]:
-    """The findings in plain sentences."""
+def summary(
+    method: Method, train: Cohort, test: Cohort, new: Prediction, scores: Scores, *, chosen: bool = False
+) -> dict[str, list[str]]:
+    """The findings in plain sentences, by the question they answer; `chosen`: how many subgroups was looked for."""
     k = new.subgroup.shape[1]
-    sizes = np.bincount(new.subgroup[test.is_patient].argmax(axis=1), minlength=k)
+    ill = test.is_patient
+    sizes = np.bincount(new.subgroup[ill].argmax(axis=1), minlength=k)
     shares = ", ".join(f"{subgroup_letter(i)} {n / sizes.sum():.0%} ({n})" for i, n in enumerate(sizes))
     controls = f"contrasted with {(~train.is_patient).sum()} controls" if method.needs_controls else "without controls"
     if method.covariates and not method.needs_controls:
@@ -114,21 +239,51 @@ def summary(method: Method, train: Cohort, test: Cohort, new: Prediction, scores
         controls = (
             f"adjusted for {adjusted} as seen in {(~train.is_patient).sum()} controls, but not contrasted with them"
         )
-    said = [
-        f"{k} subgroups were looked for among {train.is_patient.sum()} patients, {controls}; "
-        f"{len(test)} further subjects were held out.",
-        f"Among the {sizes.sum()} held-out patients: {shares}.",
-    ]
-    if scores.class_bacc is not None:
-        said.append(f"Held-out patients are told from controls with a balanced accuracy of {scores.class_bacc:.3f}.")
+    sure = np.sum(new.subgroup[ill].max(axis=1) >= SURE)
+    said: dict[str, list[str]] = {
+        "asked": [
+            f"{k} subgroups were looked for among {train.is_patient.sum()} patients, {controls}; "
+            f"{len(test)} further subjects were held out."
+        ],
+        "sure": [
+            *method.caveats(),
+            f"Of {ill.sum()} held-out patients, {sure} ({sure / ill.sum():.0%}) belong to their subgroup with a "
+            f"probability of at least {SURE}.",
+        ],
+        "who": [f"Among the {sizes.sum()} held-out patients: {shares}."],
+        "apart": ["This method does not tell patients from controls."],
+    }
+    if isinstance(method, Consensus):
+        said["sure"].insert(0, consensus_sentence(method, new[ill]))
+    if not chosen:
+        said["sure"].append(
+            "The number of subgroups was given, not found: this run does not show that there are subgroups at all."
+        )
+    if scores.class_bacc is not None and new.diagnosis is not None:
+        called = new.diagnosis > 0.5
+        said["apart"] = [
+            f"Held-out patients are told from controls with a balanced accuracy of {scores.class_bacc:.3f}: "
+            f"{np.sum(called & ill)} of {ill.sum()} patients and {np.sum(~called & ~ill)} of {np.sum(~ill)} controls "
+            "are called what they are."
+        ]
     if scores.subgroup_bacc is not None:
         used = "the method was trained on" if method.reads_truth else "were not used in training"
-        said.append(f"Against the known subgroups, which {used}, balanced accuracy is {scores.subgroup_bacc:.3f}.")
-    said.append(
-        "The number of subgroups was given, not found: this run does not show that there are subgroups at all, "
-        "nor that they are not age, sex or scanner."
-    )
+        said["who"].append(
+            f"Against the known subgroups, which {used}, balanced accuracy is {scores.subgroup_bacc:.3f}."
+        )
     return said
+
+
+def consensus_sentence(method: Consensus, patients: Prediction) -> str:
+    """How far the runs agreed, on the training patients and on others."""
+    agreeing = (method.agreement_ >= AGREEING).sum()
+    return (
+        f"{agreeing} of {method.runs} runs of {method.method} agree with the consensus (adjusted Rand index of at "
+        f"least {AGREEING} on the training patients); between two runs it is {method.stability_:.2f} on average, where "
+        f"1 is the same subgroups and 0 is chance. Of {len(patients.subgroup)} held-out patients, "
+        f"{(np.asarray(patients.agreement) == 1).sum()} are in the same subgroup in all runs and "
+        f"{patients.undecided.sum()} are undecided: fewer than two thirds of the runs agree on theirs."
+    )
 
 
 def predict_table(
@@ -170,7 +325,7 @@ def predict_table(
     inputs = read_inputs(rows, spec, folder=home, shape=method.input_shape_, cache=cache, progress=progress)
     covariates = read_covariates(rows, method.covariates, subject) if method.covariates else pd.DataFrame()
     cohort = Cohort(inputs, np.zeros(len(inputs)), subject, covariates=covariates)  # nobody's diagnosis is looked at
-    found = pd.DataFrame({"subject": subject, **prediction_columns(method.predict_cohort(cohort))})
+    found = pd.DataFrame({"subject": subject, **prediction_columns(method.predict_cohort(cohort), method)})
     write_csv(Path(out), found)
     return found
 

@@ -1,282 +1,240 @@
-"""The page is whole, self-contained and escaped; figures survive every shape of data."""
+"""The page is whole, self-contained and escaped; it is made again from the folder alone."""
 
 import base64
 import io
+import json
 import re
+import shutil
+import sys
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
-from matplotlib import rcParams
-from matplotlib.figure import Figure
 from PIL import Image
 
-from phenogroups.data.cohort import Cohort
-from phenogroups.evaluation.scores import Scores
-from phenogroups.report.figures import embedding_figure, exemplars_figure, history_figure
-from phenogroups.report.page import write_report
+from phenogroups.cli import main
+from phenogroups.report.material import Material
+from phenogroups.report.page import Run, _bar_picture, read_subgroups, run_figures, sheet_of, write_page
+from phenogroups.training.run import RunError
 
-
-def make(shape=(1, 8, 8), *, count=40, n_subgroups=3, dimensions=5, truth=True, seed=0):
-    rng = np.random.default_rng(seed)
-    diagnosis = np.arange(count) % 2
-    names = ("a$b", "_hidden", "Controls, or a name that is much too long for any legend")
-    cohort = Cohort(
-        inputs=rng.normal(size=(count, *shape)).astype(np.float32),
-        diagnosis=diagnosis,
-        truth=rng.integers(-1, 3, size=count) if truth else None,
-        truth_names=names if truth else (),
-    )
-    prediction = SimpleNamespace(
-        subgroup=rng.dirichlet(np.ones(n_subgroups), size=count),
-        diagnosis=rng.uniform(size=count),
-        embedding=rng.normal(size=(count, dimensions)),
-        by_centroid=None,
-    )
-    return cohort, prediction
-
-
-def history(epochs=12) -> pd.DataFrame:
-    values = {name: np.linspace(1, 0, epochs) for name in ("classification", "clustering", "bound", "distance_ratio")}
-    values["gate_entropy_controls"] = np.where(np.arange(epochs) < 2, np.nan, 0.6)
-    return pd.DataFrame({"epoch": range(epochs), **values, "seconds": 1.0, "note": "x"})
-
-
-def draw(figure: Figure) -> Image.Image:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=60)
-    return Image.open(buffer)
-
-
-def titles(figure: Figure) -> list[str]:
-    return [ax.get_title() for ax in figure.axes if ax.get_title()]
-
-
-def legend(ax) -> list[str]:
-    return [text.get_text() for text in ax.get_legend().get_texts()]
+NASTY = "<script>alert(1)</script>"  # as a subject is called in conftest.py
 
 
 class Page(HTMLParser):
-    """Tags with their attributes, and the text."""
+    """Tags with their attributes, and the text outside of style and script."""
 
     def __init__(self, html: str):
         super().__init__()
         self.tags: list[tuple[str, dict]] = []
-        self.text = ""
+        self.text, self.inside = "", ""
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
+        self.inside = tag
 
     def handle_data(self, data):
-        self.text += data
+        if self.inside not in ("style", "script"):
+            self.text += data
 
     def all(self, tag: str) -> list[dict]:
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def write(path, **changes) -> Page:
-    figure = Figure(figsize=(2, 1))
-    figure.subplots()
-    settings = {
-        "title": "Subgroups <script>alert(1)</script>",
-        "sentences": ["First & foremost.", "Second."],
-        "scores": {"held out": Scores(class_bacc=0.9, subgroup_bacc=0.8765), "train": Scores(class_bacc=1.0)},
-        "figures": {'A "caption" <b>': figure},
-        "recipe": {"method": "deep_ucsl", "settings": {"n_subgroups": 2, "crop": [3, 4], "scaler": None}, "extra": {}},
-    }
-    write_report(path, **(settings | changes))
-    return Page(path.read_text(encoding="utf-8"))
+def html_of(run) -> str:
+    return (run / "report.html").read_text(encoding="utf-8")
 
 
-def test_page_says_everything_and_escapes_it(tmp_path):
-    page = write(tmp_path / "report.html")
-    assert not page.all("script")
-    assert not page.all("b")
-    assert "Subgroups <script>alert(1)</script>" in page.text
-    order = ["First & foremost.", "Scores", "0.876", 'A "caption" <b>', "Recipe", "settings.n_subgroups", "3, 4"]
-    places = [page.text.index(words) for words in order]
+def test_questions_are_answered_in_order(image_run):
+    page = Page(html_of(image_run))
+    order = [
+        "Read this first", "Subgroup B may be a <b>scanner</b>.", "Who.", "Apart.", "Sure.",
+        "What was asked", "Asked & answered.", "How many subgroups", "Two subgroups are the most stable.", "stability",
+        "What they look like", "Most typical", "Borderline", "Who is in them", "What they are associated with",
+        "0.0123", "101.5", "How well patients are told", "How it was made", "Recipe", "settings.n_subgroups",
+        "versions.python",
+    ]  # fmt: skip
+    places, start = [], 0
+    for words in order:
+        start = page.text.index(words, start)
+        places.append(start)
     assert places == sorted(places)
-    assert "Overall B-ACC" not in page.text  # nobody has it
-    assert "–" in page.text
 
 
-def test_page_needs_no_network(tmp_path):
-    page = write(tmp_path / "report.html")
-    assert not page.all("link")
-    (image,) = page.all("img")
-    assert image["alt"] == 'A "caption" <b>'
-    kind, content = image["src"].split(",", 1)
-    assert kind == "data:image/png;base64"
-    width, height = Image.open(io.BytesIO(base64.b64decode(content))).size
-    assert width > height
-    assert not re.search(r"https?://|url\(", (tmp_path / "report.html").read_text(encoding="utf-8"))
+def test_sections_without_material_are_left_out(make_run, tmp_path):
+    folder, _ = make_run(tmp_path / "run", truth=False, film=False)
+    text = Page(html_of(folder)).text
+    for words in ("Read this first", "across epochs", "stability", "by subgroup found"):
+        assert words not in text
+    assert "No association was tested" in text
+    assert "other numbers were not tried" in text
 
 
-def test_alt_text_of_a_figure_is_its_label(tmp_path):
-    cohort, prediction = make()
-    page = write(tmp_path / "report.html", figures={"The embedding.": embedding_figure(prediction, cohort)})
-    assert page.all("img")[0]["alt"].startswith("Scatter plot of 40 subjects")
+def test_names_are_shown_and_never_run(image_run, table_run):
+    for run in (image_run, table_run):
+        page = Page(html_of(run))
+        scripts = page.all("script")
+        assert len(scripts) == 2  # the data, which is not run, and ours
+        assert scripts[0] == {"type": "application/json", "id": "data"}
+        assert NASTY in page.text
+        assert "b" not in {tag for tag, _ in page.tags}
+        data = json.loads(re.search(r'id="data">(.*?)</script>', html_of(run), re.DOTALL)[1])
+        assert data["rows"][0][0] == NASTY
+        assert data["colours"][2]["styles"][3]["name"].startswith("</script>")
 
 
-def test_page_of_nothing_has_no_empty_sections(tmp_path):
-    page = write(tmp_path / "report.html", sentences=[], scores={}, figures={}, recipe={})
-    assert not page.all("table")
-    assert not page.all("h2")
+def test_page_needs_no_network(image_run):
+    html = html_of(image_run)
+    page = Page(html)
+    assert [link["href"] for link in page.all("link")] == ["data:,"]
+    assert page.all("img")
+    for image in page.all("img"):
+        assert image["alt"]
+        kind, content = image["src"].split(",", 1)
+        assert kind == "data:image/png;base64"
+        Image.open(io.BytesIO(base64.b64decode(content))).verify()
+    assert not re.search(r"https?://|url\(", html)
+    policy = next(
+        meta["content"] for meta in page.all("meta") if "content" in meta and "default-src" in meta["content"]
+    )
+    assert "default-src 'none'" in policy
+    assert "script-src 'sha256-" in policy
 
 
-def test_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "new folder" / "report.html"
-    write(path, title="the old page")
-
-    def fail(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write(path, title="the new page")
-    assert "the old page" in path.read_text(encoding="utf-8")
-    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
-
-
-def test_same_report_is_the_same_bytes(tmp_path):
-    cohort, prediction = make()
-    pages = []
-    for name in ("a.html", "b.html"):
-        write(tmp_path / name, figures={"x": embedding_figure(prediction, cohort), "y": history_figure(history())})
-        pages.append((tmp_path / name).read_bytes())
-    assert pages[0] == pages[1]
+def test_report_makes_the_same_bytes_from_the_folder_alone(image_run, tmp_path):
+    copy = tmp_path / "mailed"
+    shutil.copytree(image_run, copy)
+    (copy / "report.html").unlink()
+    assert main(["report", str(copy), "--figures", str(tmp_path / "figures")]) == 0
+    assert (copy / "report.html").read_bytes() == (image_run / "report.html").read_bytes()
+    names = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert names == {
+        "embedding", "exemplars", "drivers", "confusion", "confidence", "criteria", "diagnosis", "film", "history",
+    }  # fmt: skip
+    for name in names:
+        with Image.open(tmp_path / "figures" / f"{name}.png") as picture:
+            assert picture.width <= 8.7 / 2.54 * 300, name  # a column of a paper at 300 dots an inch
+        svg = (tmp_path / "figures" / f"{name}.svg").read_text()
+        assert svg.startswith("<?xml")
+        sizes = [float(size) for size in re.findall(r"font(?:-size)?: (\d+(?:\.\d+)?)px", svg)]
+        assert min(sizes, default=6) >= 6, name
 
 
-@pytest.mark.parametrize("truth", [True, False])
-@pytest.mark.parametrize("dimensions", [1, 2, 5])
-def test_embedding_figure(truth, dimensions):
-    cohort, prediction = make(truth=truth, dimensions=dimensions)
-    figure = embedding_figure(prediction, cohort)
-    draw(figure)
-    assert titles(figure) == (["Subgroups found", "Truth"] if truth else ["Subgroups found"])
-    labels = legend(figure.axes[0])
-    assert labels[0] == "Controls (n = 20)"
-    assert sum(int(re.search(r"n = (\d+)", label)[1]) for label in labels) == 40
+def test_features_are_bars_in_deviations_of_controls(table_run):
+    run = Run.read(table_run)
+    assert "features" in run_figures(run)
+    page = Page(html_of(table_run))
+    assert "Mean of the training patients, in standard deviations from controls." in " ".join(page.text.split())
+    assert run.material.features[0] == "volume 1"  # what the subgroups were made of
+    a, b = run.material.mean_bars[:, 0]
+    assert a * b < 0
+    assert abs(a) == pytest.approx(4, abs=1)
 
 
-def test_embedding_axes_are_those_of_train():
-    cohort, prediction = make(dimensions=2)
-    train = SimpleNamespace(embedding=np.array([[0.0, 0.0], [0.0, 10.0], [0.0, 20.0], [1.0, 10.0]]))
-    figure = embedding_figure(prediction, cohort, train)
-    assert figure.axes[0].get_xlabel() == "first axis (100% of variance)"
-    controls = figure.axes[0].collections[0].get_offsets()
-    shown = np.abs(controls[:, 0])
-    assert np.allclose(shown, np.abs(prediction.embedding[~cohort.is_patient, 1] - 10), atol=0.1)
+@pytest.mark.parametrize(("shape", "wide"), [((1, 8, 8), 8), ((3, 8, 12), 12), ((2, 8, 8), 8), ((1, 5, 8, 6), 20)])
+def test_pictures_of_every_kind(make_run, tmp_path, shape, wide):
+    folder, _ = make_run(tmp_path / "run", shape, count=40, page=False)
+    m = Material.read(folder)
+    colours = (3,) if shape[0] == 3 else ()
+    assert m.thumbnails.shape[1:] == (8, wide, *colours)  # of a volume: 6 + 6 + 8 columns, three slices
+    assert m.maps.shape[1:] == m.difference.shape[1:] == m.pictures.shape[1:3]
 
 
-def test_truth_looks_like_the_subgroup_it_matches():
-    cohort, prediction = make(n_subgroups=3)
-    prediction.subgroup = np.eye(3)[(cohort.truth + 1) % 3]
-    found, truth = embedding_figure(prediction, cohort).axes
-
-    def color_of(ax, name):
-        return next(c.get_facecolor() for c in ax.collections if c.get_label().startswith(name))
-
-    assert np.array_equal(color_of(truth, "a$b"), color_of(found, "Subgroup B"))
+def test_large_pictures_are_made_small(make_run, tmp_path):
+    m = Material.read(make_run(tmp_path / "run", (1, 300, 200), count=24, film=False, page=False)[0])
+    assert m.pictures.shape[1:] == (160, 107)
+    assert m.thumbnails.shape[1:] == (48, 32)
 
 
-def test_embedding_figure_of_extreme_cohorts():
-    cohort, prediction = make(n_subgroups=12, count=30)
-    draw(embedding_figure(prediction, cohort))
-    prediction.embedding = np.zeros((30, 4))
-    draw(embedding_figure(prediction, cohort))
-    one = SimpleNamespace(subgroup=np.ones((1, 1)), diagnosis=None, embedding=np.ones((1, 3)), by_centroid=None)
-    draw(embedding_figure(one, cohort[:1]))
+def test_material_comes_back_as_it_was(make_run, evidence, tmp_path):
+    folder, made = make_run(tmp_path / "run", evidence=evidence, page=False)
+    again = Material.read(folder)
+    for name, value in vars(made).items():
+        back = getattr(again, name)
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(back, value, err_msg=name)
+        elif hasattr(value, "columns"):
+            assert list(back.columns) == list(value.columns)
+            assert len(back) == len(value)
+        else:
+            assert back == value, name
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 8, 12), (2, 8, 8), (1, 5, 8, 8)])
-def test_exemplars_are_pictures(shape):
-    cohort, prediction = make(shape)
-    figure = exemplars_figure(cohort, prediction, per_subgroup=4)
-    draw(figure)
-    shown = [ax for ax in figure.axes if ax.images]
-    assert 0 < len(shown) <= 12
-    assert shown[0].images[0].get_array().shape == ((8, 12, 3) if shape[0] == 3 else (8, 8))
+def test_a_folder_without_or_with_damaged_material_is_refused(make_run, tmp_path):
+    folder, _ = make_run(tmp_path / "run", count=24, page=False)
+    content = (folder / "report.safetensors").read_bytes()
+    (folder / "report.safetensors").write_bytes(content[: len(content) // 2])
+    with pytest.raises(RunError, match="as it was written"):
+        write_page(folder)
+    (folder / "report.safetensors").unlink()
+    with pytest.raises(RunError, match="Runs of earlier versions keep the page they have"):
+        write_page(folder)
+    assert main(["report", str(tmp_path)]) == 2
 
 
-def test_exemplars_are_the_surest_patients_then_the_nearest():
-    cohort, prediction = make((1, 2, 2), count=12, n_subgroups=2)
-    cohort.inputs[:] = np.arange(12)[:, None, None, None]  # a picture tells who it is
-    prediction.subgroup = np.tile([1.0, 0.0], (12, 1))
-    prediction.subgroup[7] = [0.9, 0.1]
-    prediction.subgroup[4] = [0.0, 1.0]  # a control
-    prediction.embedding = np.zeros((12, 2))
-    prediction.embedding[[1, 3, 5, 9, 11], 0] = [9.0, -8.0, 0.1, 2.0, -3.0]
-    figure = exemplars_figure(cohort, prediction, per_subgroup=6)
-    shown = [float(ax.images[0].get_array()[0, 0]) for ax in figure.axes if ax.images]
-    who = np.round(np.array(shown) * 10 + 1).astype(int)  # the scale runs from subject 1 to subject 11
-    assert who.tolist() == [5, 9, 11, 3, 1, 7]
+def test_whoever_is_called_na_is_called_so(tmp_path):
+    (tmp_path / "s.csv").write_text(
+        "subject,part,diagnosis,subgroup,p_A\nNA,train,patient,NA,\nnull,train,control,,0.5\n"
+    )
+    rows = read_subgroups(tmp_path / "s.csv")
+    assert rows["subject"].tolist() == ["NA", "null"]
+    assert rows["subgroup"].tolist() == ["NA", ""]
+    assert np.isnan(rows["p_A"][0])
 
 
-def test_exemplars_of_an_empty_subgroup_and_of_black_images():
-    cohort, prediction = make(count=6, n_subgroups=2)
-    prediction.subgroup = np.tile([1.0, 0.0], (6, 1))
-    cohort.inputs[:] = 0
-    figure = exemplars_figure(cohort, prediction)
-    draw(figure)
-    assert "Subgroup B\nn = 0" in [text.get_text() for ax in figure.axes for text in ax.texts]
+def test_the_sheet_holds_every_picture_at_its_place():
+    pictures = np.zeros((37, 8, 16, 3), np.uint8)
+    pictures += (np.arange(37) * 6).astype(np.uint8)[:, None, None, None]
+    sheet = sheet_of(pictures)
+    image = np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet["url"].split(",")[1]))).convert("L"))
+    for i in range(37):
+        row, column = divmod(i, sheet["columns"])
+        part = image[row * 8 : row * 8 + 8, column * 16 : column * 16 + 16]
+        assert abs(float(part.mean()) - i * 6) < 5
 
 
-def test_features_are_bars_in_standard_deviations_of_controls():
-    rng = np.random.default_rng(0)
-    cohort, prediction = make((15,), count=400, n_subgroups=2)
-    cohort.inputs[:] = rng.normal(2, 3, size=(400, 15))
-    cohort.inputs[:, 14] = 7  # constant: no difference, no division by zero
-    subgroup = np.arange(400) // 2 % 2
-    prediction.subgroup = np.eye(2)[subgroup]
-    cohort.inputs[cohort.is_patient & (subgroup == 1), 3] += 6
-    figure = exemplars_figure(cohort, prediction, feature_names=[f"volume {j}" for j in range(15)])
-    draw(figure)
-    first, second = figure.axes
-    assert first.get_yticklabels()[0].get_text() == "volume 3"
-    assert len(first.patches) == 10
-    assert len(second.patches) == 10
-    assert first.patches[0].get_width() == pytest.approx(0, abs=0.5)
-    assert second.patches[0].get_width() == pytest.approx(2, abs=0.5)
-    with pytest.raises(ValueError, match=r"Expected 15 feature names\. Received: 1"):
-        exemplars_figure(cohort, prediction, feature_names=["age"])
+def test_exemplars_are_nearest_and_borderline_are_the_least_sure(image_run):
+    run = Run.read(image_run)
+    m, rows = run.material, run.subjects
+    for k, letter in enumerate("AB"):
+        own = rows[(rows["part"] == "held-out") & (rows["subgroup"] == letter)]
+        exemplars = m.gallery[(m.gallery_subgroup == k) & ~m.gallery_borderline]
+        expected = own.sort_values(f"distance_{letter}").index[: len(exemplars)]
+        assert exemplars.tolist() == expected.tolist()
+        borderline = m.gallery[(m.gallery_subgroup == k) & m.gallery_borderline]
+        rest = own.drop(exemplars).sort_values(f"p_{letter}").index
+        assert borderline.tolist() == rest[: len(borderline)].tolist()
+        assert len(borderline) == 3
 
 
-def test_features_that_vary_in_no_control():
-    cohort, prediction = make((2,), count=40, n_subgroups=2)
-    prediction.subgroup = np.eye(2)[np.arange(40) // 2 % 2]
-    cohort.inputs[:] = [0, 0.1]  # a lesion that no control has, and a constant
-    cohort.inputs[3::4, 0] = 5
-    first, second = exemplars_figure(cohort, prediction).axes
-    assert [bar.get_width() for bar in first.patches] == [0, 0]
-    assert second.patches[0].get_width() == pytest.approx(5 / np.std([5, 0, 0, 0]))
-    assert second.patches[1].get_width() == 0
+def test_an_empty_subgroup_has_a_card_that_says_so(make_run, tmp_path):
+    folder, _ = make_run(tmp_path / "run", count=16, n_subgroups=4, film=False)
+    sizes = Run.read(folder).sizes("held-out")
+    assert 0 in sizes
+    text = Page(html_of(folder)).text
+    assert text.count("No held-out patient fell into this subgroup.") == sizes.count(0)
 
 
-def test_features_without_controls_and_with_one_subgroup():
-    cohort, prediction = make((4,), n_subgroups=5)
-    patients = SimpleNamespace(subgroup=prediction.subgroup[cohort.is_patient], embedding=None)
-    draw(exemplars_figure(cohort.patients, patients))
-    patients.subgroup = np.ones((20, 1))
-    draw(exemplars_figure(cohort.patients, patients))
+def test_upright_bars_have_sign_and_length():
+    picture = _bar_picture(np.array([1.0, -0.5, 0.0]))
+    blue, orange = (picture == (0, 114, 178)).all(axis=2), (picture == (213, 94, 0)).all(axis=2)
+    assert blue[:, 1:6].sum(axis=0).tolist() == [24] * 5
+    assert orange[:, 7:12].sum(axis=0).tolist() == [12] * 5
+    assert not blue[25:].any()
+    assert not orange[:25].any()
+    assert not (blue | orange)[:, 12:].any()
 
 
-def test_history_has_a_panel_for_each_kind_of_column():
-    figure = history_figure(history())
-    draw(figure)
-    assert titles(figure) == ["Losses", "Bound", "Distance ratio", "Gate entropy on controls"]
-    assert legend(figure.axes[0]) == ["classification", "clustering"]
-    assert titles(history_figure(history()[["epoch", "classification"]])) == ["Losses"]
-    other = history().assign(concentration=1.0, size_0=0.4, size_1=0.6)[["epoch", "concentration", "size_0", "size_1"]]
-    assert titles(history_figure(other)) == ["Losses", "Share of patients by subgroup"]
-    with pytest.raises(ValueError, match="Received columns: epoch, seconds"):
-        history_figure(history()[["epoch", "seconds"]])
-
-
-def test_figures_leave_no_global_state():
-    before = dict(rcParams)
-    history_figure(history())
-    assert dict(rcParams) == before
+def test_umap_is_one_of_the_views_where_it_is_installed(make_run, tmp_path, monkeypatch):
+    (tmp_path / "umap.py").write_text(
+        "class UMAP:\n"
+        "    def __init__(self, **settings): self.settings = settings\n"
+        "    def fit(self, x): self.mean = x.mean(axis=0); return self\n"
+        "    def transform(self, x): return (x - self.mean)[:, :2]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "umap", raising=False)
+    folder, made = make_run(tmp_path / "run", (15,), film=False, page=False)
+    assert made.umap.shape == (40, 2)
+    assert Material.read(folder).umap.dtype == np.float32
+    monkeypatch.delitem(sys.modules, "umap")

@@ -100,6 +100,16 @@ def comparison_table(summary: pd.DataFrame) -> Table:
     return table
 
 
+def table_rows(summary: pd.DataFrame) -> list[tuple[str, str, list[tuple[str, bool]]]]:
+    """The same for a page: kind, name, and of each shown column the text and whether it is the best."""
+    columns, rows = shown_columns(summary), []
+    for row in summary.to_dict("records"):
+        marks = _marks(summary, row, columns)
+        cells = [(_shown(row, column) + star.strip(), bool(style)) for column, star, style in marks]
+        rows.append((str(row["kind"]), _named(row), cells))
+    return rows
+
+
 def latex_table(summary: pd.DataFrame, caption: str, label: str = "table:comparison") -> str:
     """The same as LaTeX, as the paper sets it: scores only, kinds of methods between lines."""
     columns = [column for column in shown_columns(summary) if column in RANKED]

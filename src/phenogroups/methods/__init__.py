@@ -14,6 +14,7 @@ from phenogroups.methods.autoencoder import Autoencoder
 from phenogroups.methods.base import DeepMethod, Method, Prediction
 from phenogroups.methods.byol import BYOL
 from phenogroups.methods.classifier import Classifier
+from phenogroups.methods.consensus import Consensus
 from phenogroups.methods.deep_cluster import DeepCluster
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL
 from phenogroups.methods.foundation import Foundation
@@ -63,6 +64,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "deep_ucsl_paper_soft": partial(DeepUCSL, **PAPER, pseudo_labels="soft"),
     "deep_ucsl_paper_hard": partial(DeepUCSL, **PAPER, pseudo_labels="hard"),
     "deep_ucsl_paper_without_sinkhorn": partial(DeepUCSL, **{**PAPER, "clusterer": "kmeans"}),
+    "consensus": Consensus,
     "supervised_upper_bound": SupervisedSubgroups,
 }
 
@@ -77,6 +79,7 @@ __all__ = [
     "VAEUCSL",
     "Autoencoder",
     "Classifier",
+    "Consensus",
     "DeepCluster",
     "DeepMethod",
     "DeepUCSL",
@@ -106,14 +109,19 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     strange = [key for key in settings if key not in known]
     if strange:
         raise ValueError(f"Expected settings of {name} among {', '.join(known)}. Received: {', '.join(strange)}.")
-    method = METHODS[name](**{key: _from_json(value) for key, value in settings.items()})
+    # `settings` are those of the runs of a consensus, which come through this door themselves
+    given = {key: value if key == "settings" else _from_json(value) for key, value in settings.items()}
+    method = METHODS[name](**given)
     method.check_settings()
     return method
 
 
 def settings_of(method: Method) -> dict[str, Any]:
     """The settings as JSON can hold them; an estimator given as a setting is named, not stored."""
-    return json.loads(json.dumps(method.get_params(deep=False), default=_to_json))
+    given = method.get_params(deep=False)
+    if isinstance(method, Consensus):
+        given["settings"] = method.run_settings()
+    return json.loads(json.dumps(given, default=_to_json))
 
 
 def name_of(method: Method) -> str:

@@ -24,8 +24,11 @@ from phenogroups.training.em import Embed, Progress, expectation_maximisation, r
 
 LEAST = {  # of settings that count
     "n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0, "n_starts": 1, "components": 1,
-    "neighbours": 1, "latent": 1, "n_consensus": 1, "iterations": 1, "backbone_rate": 0,
+    "neighbours": 1, "latent": 1, "n_consensus": 1, "iterations": 1, "backbone_rate": 0, "runs": 2,
 }  # fmt: skip
+DECIDED = 2 / 3  # share of several runs that must put a subject into the same subgroup
+
+MEANS = "subgroup_means"  # name of that tensor in a model file
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,22 @@ class Prediction:
     diagnosis: np.ndarray | None  # (n,): probability of being a patient; None without a diagnosis head
     embedding: np.ndarray  # (n, dims)
     by_centroid: np.ndarray | None = None  # (n, subgroups): read from the centroids instead of the gate
+    experts: np.ndarray | None = None  # (n, subgroups): log-odds of being a patient, by the expert of each subgroup
+    agreement: np.ndarray | None = None  # (n,): share of the runs whose likeliest subgroup is this one; of one run: 1
+
+    def __post_init__(self) -> None:
+        if self.agreement is None:
+            object.__setattr__(self, "agreement", np.ones(len(self.subgroup)))
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """(n,): probability of the likeliest subgroup."""
+        return self.subgroup.max(axis=1)
+
+    @property
+    def undecided(self) -> np.ndarray:
+        """(n,): True for whom runs put into different subgroups; nobody, if there was one run."""
+        return np.asarray(self.agreement) < DECIDED
 
     @classmethod
     def of_tensors(cls, found: dict[str, Tensor]) -> "Prediction":
@@ -64,8 +83,9 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         cohort.require(self.n_subgroups, controls=self.needs_controls)
         self._accept(cohort.input_shape)
         self._fit(cohort, progress)
-        subgroup = self.predict_cohort(cohort).subgroup.argmax(axis=1)
-        self.labels_ = np.where(cohort.is_patient, subgroup, -1)
+        found = self.predict_cohort(cohort)
+        self.labels_ = np.where(cohort.is_patient, found.subgroup.argmax(axis=1), -1)
+        self.subgroup_means_ = means_of(found.embedding, self.labels_, self.n_subgroups)
         return self
 
     @property
@@ -104,11 +124,16 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         return self.predict_cohort(X).embedding
 
     def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> Self:
-        """Become fitted again from what `tensors` gave."""
+        """Become fitted again from what `state` gave."""
         self.classes_ = np.array([0, 1])
         self._accept(input_shape)
-        self._restore(tensors)
+        self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None  # earlier versions wrote none
+        self._restore({name: value for name, value in tensors.items() if name != MEANS})
         return self
+
+    def state(self) -> dict[str, Tensor]:
+        """What the model file holds, and `restore` takes."""
+        return {**self.tensors(), MEANS: torch.as_tensor(self.subgroup_means_)}
 
     def check_settings(self) -> None:
         """Raise where a setting is not of its declared type, before anything is read or trained."""
@@ -293,12 +318,15 @@ class DeepMethod(Method):
         return resolve_augmentation(self.augmentation)
 
     def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
-        if not self.needs_controls:
-            cohort = cohort.patients
-        self._train(cohort.inputs, cohort.diagnosis, progress)
+        seen = self.trained_on(cohort)
+        self._train(seen.inputs, seen.diagnosis, progress)
+
+    def trained_on(self, cohort: Cohort) -> Cohort:
+        """Those of a training cohort whom the network sees, in its order."""
+        return cohort if self.needs_controls else cohort.patients
 
     def _train(self, inputs: Inputs, diagnosis: np.ndarray, progress: Progress | None) -> None:
-        self.network_, self.beliefs_, self.history_ = expectation_maximisation(
+        self.network_, self.beliefs_, self.history_, self.film_ = expectation_maximisation(
             self, lambda: self.build(inputs.shape[1:], inputs), inputs, diagnosis, progress
         )
 
@@ -327,6 +355,14 @@ class DeepMethod(Method):
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Those whose names begin so, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def means_of(embedding: np.ndarray, labels: np.ndarray, n_subgroups: int) -> np.ndarray:
+    """(subgroups, dims): mean embedding of the patients in each; of an empty one, nowhere (NaN)."""
+    nowhere = np.full(embedding.shape[1], np.nan)
+    rows = [embedding[labels == k] for k in range(n_subgroups)]
+    means = [some.mean(axis=0, dtype=np.float64) if len(some) else nowhere for some in rows]
+    return np.stack(means).astype(np.float32)
 
 
 def cosine(done: float) -> float:

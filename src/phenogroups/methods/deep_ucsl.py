@@ -263,13 +263,14 @@ class DeepUCSL(DeepMethod):
         return max(1 - epoch / max(self.hard_from * self.epochs, 1), 0)
 
     def read(self, network: Network, embedding: Tensor, beliefs: Beliefs) -> dict[str, Tensor]:
-        gate = network.heads["gate"](embedding)
+        gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)
         squared = squared_distances(beliefs.space(embedding), beliefs.centroids)
         mixture = torch.softmax(beliefs.log_sizes - squared / 2, dim=1)
         return {
             "subgroup": gate.softmax(1),
-            "diagnosis": mixture_of_experts_logit(network.heads["experts"](embedding), gate).sigmoid(),
+            "diagnosis": mixture_of_experts_logit(experts, gate).sigmoid(),
             "by_centroid": mixture if self.clusterer == "mixture" else inverse_square_proportions(squared),
+            "experts": experts,
         }
 
     def caveats(self) -> list[str]:
@@ -279,7 +280,7 @@ class DeepUCSL(DeepMethod):
                 "Nothing stable was found. Networks that were started differently name other subgroups than these: "
                 f"their agreement is {self.agreement_:.2f}, where 1 is the same subgroups and 0 is chance."
             )
-        moving = next((row["moved"] for row in reversed(self.history_) if "moved" in row), 0.0)
+        moving = next((row["moved"] for row in reversed(getattr(self, "history_", [])) if "moved" in row), 0.0)
         if moving > STILL_MOVING:
             said.append(
                 f"The subgroups had not settled when training ended: the last step moved {moving:.0%} as many patients "

@@ -32,4 +32,5 @@ class MixtureOfExperts(EndToEnd):
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)
-        return {"subgroup": gate.softmax(1), "diagnosis": mixture_of_experts_logit(experts, gate).sigmoid()}
+        diagnosis = mixture_of_experts_logit(experts, gate).sigmoid()
+        return {"subgroup": gate.softmax(1), "diagnosis": diagnosis, "experts": experts}

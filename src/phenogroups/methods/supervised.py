@@ -33,14 +33,20 @@ class SupervisedSubgroups(EndToEnd):
                 f"Expected a cohort with truth, the known subgroups, for {type(self).__name__}. Received: none. "
                 "Fit Cohort(inputs, diagnosis, truth=...), or choose a method that needs no truth."
             )
-        known = cohort.truth != UNKNOWN  # controls are left out with the patients nobody knows about
+        known = cohort.truth != UNKNOWN
         names, subgroup = np.unique(cohort.truth[known], return_inverse=True)
         if len(names) != self.n_subgroups:
             raise CohortError(
                 f"Expected {self.n_subgroups} known subgroups, as n_subgroups says. Received: {len(names)} among "
                 f"{known.sum()} patients of known truth. Set n_subgroups to their number."
             )
-        self._train(cohort[known].inputs, subgroup, progress)  # in the place of the diagnosis, for `Batch` has no truth
+        self._train(
+            self.trained_on(cohort).inputs, subgroup, progress
+        )  # in the place of the diagnosis, for `Batch` has no truth
+
+    def trained_on(self, cohort: Cohort) -> Cohort:
+        """Controls are left out with the patients nobody knows about."""
+        return cohort[cohort.truth != UNKNOWN]
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
         """Rare subgroups count like frequent ones, as in the balanced accuracy that this is the bound of."""

@@ -54,8 +54,8 @@ class LinearUCSL:
     def read(self, z: Tensor) -> dict[str, Tensor]:
         """Subgroups by the clusters, diagnosis by the experts: p(y | x) = sum_k p(c=k | x) p(y | x, c=k)."""
         q = Gaussians(self.means, self.whitening, self.log_heights).posterior(self.project(z))
-        experts = Hyperplanes(self.weights, self.intercepts).scores(z.double()).sigmoid()
-        return {"subgroup": q, "diagnosis": (q * experts).sum(1).clamp(0, 1)}
+        experts = Hyperplanes(self.weights, self.intercepts).scores(z.double())
+        return {"subgroup": q, "diagnosis": (q * experts.sigmoid()).sum(1).clamp(0, 1), "experts": experts}
 
 
 @dataclass(frozen=True)

@@ -34,18 +34,16 @@ class Recipe:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the method
     name: str = ""
 
-    def build(self, method: str | None = None, **settings: Any) -> Method:
-        """The method, not yet fitted; another one takes those of the settings that it has."""
-        name = method or self.method
-        settings = {"n_subgroups": self.subgroups, **{key: self.settings[key] for key in self.taken(name)}, **settings}
-        return build_method(name, settings)
+    def build(self, **settings: Any) -> Method:
+        """The method, not yet fitted."""
+        return build_method(self.method, {"n_subgroups": self.subgroups, **self.settings, **settings})
 
-    def taken(self, method: str) -> list[str]:
-        """The settings that the method has."""
-        if method not in METHODS or method == self.method:  # a wrong name is refused when it is built
-            return list(self.settings)
+    def settings_of(self, method: str) -> dict[str, Any]:
+        """The settings for this method: its own get all, so that a wrong one is named; another, those that it has."""
+        if method not in METHODS or method == self.method:
+            return dict(self.settings)
         known = {f.name for f in fields(METHODS[method]())}
-        return [key for key in self.settings if key in known]
+        return {key: value for key, value in self.settings.items() if key in known}
 
     def spec(self, known: TableSpec, columns: Mapping[str, Any], reading: Mapping[str, Any]) -> TableSpec:
         """What the folder tells, what this recipe says and what else was given: the latter wins."""

@@ -1,28 +1,24 @@
-"""Pictures of a prediction: data in, figure out. No pyplot, so nothing global is left behind."""
+"""Pictures of a run: data in, figure out, as wide as one column of a paper. No pyplot, so nothing global is left."""
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from sklearn.decomposition import PCA
 
-from phenogroups.clustering.matching import match_labels
-from phenogroups.data.cohort import UNKNOWN, Cohort, subgroup_letter
-
-if TYPE_CHECKING:
-    from phenogroups.methods.base import Prediction
+from phenogroups.data.cohort import UNKNOWN, subgroup_letter
 
 # Okabe and Ito's palette, told apart by colour-blind readers (its yellow darkened, to be seen on white);
 # with seven markers, 56 subgroups look different
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#B8A800")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GRAY = "#B5B5B5"
+BY_CHANCE = "_by_chance"  # ends the name of a criterion's column in patients without groups
 
 # history.csv: the panel of a column by how its name starts; every other column is a loss, named by its method
 PANELS = {
@@ -30,13 +26,13 @@ PANELS = {
     "distance_ratio": "Distance ratio",
     "gate_entropy": "Gate entropy on controls",
     "specificity": "Specificity of the subgroups",
+    "moved": "Moved by the E-step",
     "size_": "Share of patients by subgroup",
 }
 SHARES = ("Gate entropy on controls", "Share of patients by subgroup")  # from nothing to all
 NOT_SHOWN = ("seconds", "learning_rate", "step")
 
-WIDTH = 7.0  # inches: the column of the page
-COLUMN = 3.5  # inches: one of two columns of a paper
+COLUMN = 3.35  # inches, or 8.5 cm: one of two columns of a paper
 # by kind of method: words of the legend and colour
 LEARNS = {
     "patients only": ("learns from patients only", COLORS[4]),
@@ -44,8 +40,13 @@ LEARNS = {
     "upper bound": ("upper bound: learns from the truth", GRAY),
 }
 STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 10,
+    "font.size": 7,
+    "axes.titlesize": 8,
+    "axes.labelsize": 7,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.0,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": "#666666",
@@ -53,77 +54,149 @@ STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a "$" in a name is a dollar
 }
 
+Panel = tuple[str, np.ndarray, Sequence[str], Sequence[int]]  # title, label of each subject, names and styles of labels
+
 
 @rc_context(STYLE)
-def embedding_figure(prediction: "Prediction", cohort: Cohort, train_prediction: "Prediction | None" = None) -> Figure:
-    """Two principal axes (fitted on train where given): patients by subgroup and, where known, by truth."""
-    fitted_on = prediction if train_prediction is None else train_prediction
-    points, share = _principal_plane(np.asarray(fitted_on.embedding), np.asarray(prediction.embedding))
-    n_subgroups = prediction.subgroup.shape[1]
-    subgroup = np.where(cohort.is_patient, prediction.subgroup.argmax(axis=1), UNKNOWN)
-    names = [subgroup_name(k) for k in range(n_subgroups)]
-    panels = [("Subgroups found", subgroup, names, list(range(n_subgroups)))]
-    if cohort.truth is not None and (cohort.truth != UNKNOWN).any():
-        patients = cohort.is_patient
-        mapping = match_labels(subgroup[patients], cohort.truth[patients], n_subgroups)
-        names = list(cohort.truth_names)
-        panels.append(("Truth", cohort.truth, names, _styles_of_truth(mapping, len(names))))
-    middle = (points.max(axis=0) + points.min(axis=0)) / 2
-    half = 0.53 * max(np.ptp(points, axis=0).max(), 1e-6)
-    side = WIDTH / 2.2
-    legend_lines = -(-(2 + max(len(names) for _, _, names, _ in panels)) // 2)
-    size = (WIDTH if len(panels) > 1 else 1.3 * side, side + 0.7 + 0.18 * legend_lines)
-    figure = Figure(figsize=size, layout="compressed")  # as constrained, for panels of fixed aspect
+def embedding_figure(points: np.ndarray, share: np.ndarray, panels: Sequence[Panel], is_patient: np.ndarray) -> Figure:
+    """Subjects on two principal axes, once for each way to colour the patients."""
+    legend_lines = max(2 + len(names) for _, _, names, _ in panels)
+    side = COLUMN / 2
+    figure = Figure(figsize=(side * min(len(panels), 2), side + 0.35 + 0.13 * legend_lines), layout="compressed")
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for ax, (title, labels, names, styles) in zip(axes, panels, strict=True):
-        _scatter(ax, points, labels, cohort.is_patient, names, styles)
+        _scatter(ax, points, labels, is_patient, names, styles)
+        _frame(ax, points)
         ax.set_title(title)
-        ax.set_xlabel(f"first axis ({share[0]:.0%} of variance)")
-        ax.set_xticks([])
-        ax.set_yticks([])
-        ax.set_aspect("equal")  # a distance means the same along both axes
-        ax.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] - half, middle[1] + half))
-    axes[0].set_ylabel(f"second axis ({share[1]:.0%} of variance)")
-    sizes = ", ".join(f"{subgroup_name(k)} {np.sum(subgroup == k)}" for k in range(n_subgroups))
+        ax.set_xlabel(f"first axis ({share[0]:.0%})")
+    axes[0].set_ylabel(f"second axis ({share[1]:.0%})")
+    title, labels, names, _ = panels[0]
+    sizes = ", ".join(f"{name} {np.sum(labels == i)}" for i, name in enumerate(names))
     figure.set_label(
-        f"Scatter plot of {len(cohort)} subjects on two principal axes of the embedding: "
-        f"controls {np.sum(~cohort.is_patient)}; patients: {sizes}."
+        f"Scatter plot of {len(points)} subjects on two principal axes of the embedding: "
+        f"controls {np.sum(~is_patient)}; patients: {sizes}."
     )
     return figure
 
 
 @rc_context(STYLE)
 def exemplars_figure(
-    cohort: Cohort,
-    prediction: "Prediction",
-    per_subgroup: int = 8,
-    feature_names: Sequence[str] | None = None,  # for tables of features
+    pictures: np.ndarray,  # (n, h, w[, 3]): 0..255
+    subgroup: np.ndarray,  # (n,)
+    probability: np.ndarray,  # (n,): of that subgroup
+    sizes: Sequence[int],  # patients of each subgroup
 ) -> Figure:
-    """What each subgroup looks like: its surest patients, or the features on which subgroups differ most."""
-    subgroup = np.where(cohort.is_patient, prediction.subgroup.argmax(axis=1), UNKNOWN)
-    if cohort.inputs.ndim == 2:
-        return _feature_bars(cohort, subgroup, prediction.subgroup.shape[1], feature_names)
-    rows = [_surest(prediction, subgroup, k)[:per_subgroup] for k in range(prediction.subgroup.shape[1])]
-    pictures = [_pictures(np.asarray(cohort.inputs[chosen])) for chosen in rows]
-    low = min((p.min() for p in pictures if p.size), default=0.0)
-    high = max((p.max() for p in pictures if p.size), default=1.0)
-    height, width = cohort.inputs.shape[-2:]
-    side = WIDTH / (per_subgroup + 1.3)
-    figure = Figure(figsize=(WIDTH, (side * height / width + 0.2) * len(rows)), layout="constrained")
-    grid = figure.subplots(len(rows), per_subgroup + 1, squeeze=False, width_ratios=[1.3] + [1] * per_subgroup)
-    for k, (axes, chosen) in enumerate(zip(grid, rows, strict=True)):
+    """One row of pictures for each subgroup."""
+    per_row = max(np.bincount(subgroup, minlength=len(sizes)).max(initial=0), 1)
+    height, width = pictures.shape[1:3]
+    side = (COLUMN - 0.6) / per_row
+    figure = Figure(figsize=(COLUMN, (side * height / width + 0.2) * len(sizes)), layout="constrained")
+    ratios = [0.6 / side] + [1] * per_row
+    grid = figure.subplots(len(sizes), per_row + 1, squeeze=False, width_ratios=ratios)
+    for k, axes in enumerate(grid):
         for ax in axes:
             ax.set_axis_off()
-        label = f"{subgroup_name(k)}\nn = {np.sum(subgroup == k)}"
-        axes[0].axvline(0, 0.2, 0.8, color=_color(k), linewidth=4)
+        axes[0].axvline(0, 0.15, 0.85, color=_color(k), linewidth=3)
         axes[0].set_xlim(0, 1)
-        axes[0].text(0.12, 0.5, label, va="center", transform=axes[0].transAxes)
-        for ax, picture, probability in zip(axes[1:], pictures[k], prediction.subgroup[chosen, k], strict=False):
-            # one scale for all, so that bright means bright in every picture
-            scaled = (picture - low) / (high - low if high > low else 1)
-            ax.imshow(scaled, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-            ax.set_title(f"p = {probability:.2f}", fontsize=8, pad=2)
-    figure.set_label(f"Up to {per_subgroup} patients of highest probability for each of {len(rows)} subgroups.")
+        axes[0].text(0.15, 0.5, f"{subgroup_letter(k)}\nn = {sizes[k]}", va="center", transform=axes[0].transAxes)
+        rows = np.flatnonzero(subgroup == k)
+        for ax, row in zip(axes[1:], rows, strict=False):
+            ax.imshow(pictures[row], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+            ax.set_title(f"p = {probability[row]:.2f}", fontsize=6, pad=2)
+    figure.set_label(f"Up to {per_row} patients nearest to the centroid of each of {len(sizes)} subgroups.")
+    return figure
+
+
+@rc_context(STYLE)
+def drivers_figure(mean_maps: np.ndarray, difference: np.ndarray) -> Figure:
+    """For each subgroup: where the method looks, and how its mean image differs from that of the other patients."""
+    n = len(mean_maps)
+    height, width = difference.shape[1:3]
+    side = (COLUMN - 0.7) / 2
+    tall = min(side * height / width, side) + 0.1
+    figure = Figure(figsize=(COLUMN, tall * n + 0.45), layout="compressed")
+    grid = figure.subplots(n, 2, squeeze=False)
+    limit = float(np.abs(difference.astype(np.float32)).max(initial=0)) or 1.0
+    for k, (left, right) in enumerate(grid):
+        shown = left.imshow(mean_maps[k].astype(np.float32), cmap="cividis", vmin=0, interpolation="nearest")
+        differs = right.imshow(
+            difference[k].astype(np.float32), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest"
+        )
+        for ax in (left, right):
+            ax.set(xticks=[], yticks=[])
+        left.set_ylabel(subgroup_name(k))
+    grid[0][0].set_title("What speaks\nfor the subgroup")
+    grid[0][1].set_title("Mean image less\nthat of other patients")
+    bar = figure.colorbar(shown, ax=grid[:, 0].tolist(), location="bottom", shrink=0.8, aspect=30, ticks=[])
+    bar.set_label("little to much")
+    figure.colorbar(differs, ax=grid[:, 1].tolist(), location="bottom", shrink=0.8, aspect=30)
+    figure.set_label(
+        f"For each of {n} subgroups, a map of what speaks for it, averaged over exemplars, and its mean image less "
+        "that of the other patients."
+    )
+    return figure
+
+
+@rc_context(STYLE)
+def bars_figure(means: np.ndarray, features: Sequence[str], sizes: Sequence[int], whom: str) -> Figure:
+    """Signed bars of the features on which subgroups differ most."""
+    shown = [k for k in range(len(means)) if sizes[k]] or [0]
+    n_columns = min(len(shown), 2)
+    n_rows = -(-len(shown) // n_columns)
+    figure = Figure(figsize=(COLUMN, (0.35 + 0.14 * len(features)) * n_rows + 0.3), layout="constrained")
+    axes = list(figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).flat)
+    for ax, k in zip(axes, shown, strict=False):
+        ax.barh(range(len(features)), means[k], color=_color(k))
+        ax.axvline(0, color="#666666", linewidth=0.8)
+        ax.set_yticks(range(len(features)), [_shorten(name, 20) for name in features])
+        ax.tick_params(labelbottom=True)
+        ax.set_title(f"{subgroup_name(k)} (n = {sizes[k]})")
+    axes[0].invert_yaxis()
+    for ax in axes[len(shown) :]:
+        ax.set_axis_off()
+    figure.supxlabel(f"mean difference from {whom}, in their standard deviations", fontsize=7)
+    figure.set_label(
+        f"Bars of the {len(features)} features on which subgroups differ most, as differences from {whom}."
+    )
+    return figure
+
+
+@rc_context(STYLE)
+def film_figure(film: np.ndarray, epochs: np.ndarray, ratio: np.ndarray, subgroup: np.ndarray) -> Figure:
+    """Four frames of the film and, where there are controls, the distance ratio over epochs."""
+    chosen = np.unique(np.linspace(0, len(epochs) - 1, 4).astype(int))
+    known = np.isfinite(ratio)
+    figure = Figure(figsize=(COLUMN, COLUMN / len(chosen) + (1.5 if known.any() else 0.5)), layout="constrained")
+    heights = [COLUMN / len(chosen), 0.9] if known.any() else [1]
+    parts = np.atleast_1d(np.asarray(figure.subfigures(len(heights), 1, height_ratios=heights), dtype=object))
+    axes = parts[0].subplots(1, len(chosen), sharex=True, sharey=True, squeeze=False)[0]
+    everywhere = film[chosen].reshape(-1, 2).astype(np.float32)
+    k = int(subgroup.max(initial=0)) + 1
+    names = [subgroup_letter(i) for i in range(k)]
+    handles: list[Any] = []
+    for ax, frame in zip(axes, chosen, strict=True):
+        handles = _scatter(
+            ax, film[frame].astype(np.float32), subgroup, subgroup != UNKNOWN, names, range(k), area=1.5, legend=False
+        )
+        _frame(ax, everywhere)
+        ax.set_title(f"epoch {epochs[frame]}", fontsize=7)
+    parts[0].legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=4,
+        fontsize=6,
+        markerscale=2,
+        columnspacing=1,
+        handletextpad=0.2,
+    )
+    if known.any():
+        ax = parts[1].subplots()
+        ax.plot(epochs[known], ratio[known], color="#000000", marker="." if known.sum() < 30 else None)
+        ax.axhline(1, color="#666666", linestyle="--", linewidth=0.8)
+        ax.set(xlabel="epoch", ylabel="distance ratio", ylim=(min(0.9, float(np.nanmin(ratio))), None))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    words = f" The distance ratio goes from {ratio[known][0]:.2f} to {ratio[known][-1]:.2f}." if known.any() else ""
+    figure.set_label(f"The embedding after {len(chosen)} of {int(epochs[-1])} epochs.{words}")
     return figure
 
 
@@ -144,7 +217,7 @@ def history_figure(history: pd.DataFrame) -> Figure:
     titles = [title for title in ("Losses", *PANELS.values()) if title in groups]
     n_columns = min(len(titles), 2)
     n_rows = -(-len(titles) // n_columns)
-    figure = Figure(figsize=(WIDTH, 2.7 * n_rows), layout="constrained")
+    figure = Figure(figsize=(COLUMN, 1.45 * n_rows), layout="constrained")
     axes = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
     for ax, title in zip(axes, titles, strict=False):
         for i, column in enumerate(groups[title]):
@@ -154,7 +227,7 @@ def history_figure(history: pd.DataFrame) -> Figure:
             ax.plot(known["epoch"], known[column], label=label, **style)
         if title in SHARES:
             ax.set_ylim(0, 1.05)  # a wobble of one percent must look like one
-        ax.set_title(title)
+        ax.set_title(title, fontsize=7)
         ax.set_xlabel("epoch")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(groups[title]) > 1:
@@ -165,7 +238,101 @@ def history_figure(history: pd.DataFrame) -> Figure:
     return figure
 
 
-@rc_context({**STYLE, "font.size": 7})
+@rc_context(STYLE)
+def confusion_figure(counts: np.ndarray, truth_names: Sequence[str]) -> Figure:
+    """Patients by subgroup found and by truth, shaded by the share of each truth."""
+    n_found, n_truths = counts.shape
+    figure = Figure(figsize=(COLUMN, 0.3 * n_found + 0.9), layout="constrained")
+    ax = figure.subplots()
+    share = counts / np.maximum(counts.sum(axis=0), 1)
+    ax.imshow(share, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for (row, column), count in np.ndenumerate(counts):
+        ink = "#FFFFFF" if share[row, column] > 0.6 else "#000000"
+        ax.text(column, row, f"{count} ({share[row, column]:.0%})", ha="center", va="center", color=ink)
+    ax.set_yticks(range(n_found), [subgroup_name(k) for k in range(n_found)])
+    ax.set_xticks(range(n_truths), [_shorten(name, 18) for name in truth_names])
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_xlabel("truth (share of each)")
+    cells = [
+        f"of {name}, {', '.join(f'{subgroup_letter(k)} {counts[k, i]}' for k in range(n_found))}"
+        for i, name in enumerate(truth_names)
+    ]
+    figure.set_label(f"Held-out patients by truth and subgroup: {'; '.join(cells)}.")
+    return figure
+
+
+@rc_context(STYLE)
+def diagnosis_figure(probability: np.ndarray | pd.Series, is_patient: np.ndarray) -> Figure:
+    """How sure the method is of being a patient, for patients and for controls."""
+    probability = np.asarray(probability)
+    figure = Figure(figsize=(COLUMN, 1.6), layout="constrained")
+    ax = figure.subplots()
+    bins = np.linspace(0, 1, 21).tolist()
+    looks: Any = (
+        ("Controls", ~is_patient, {"color": GRAY}),
+        ("Patients", is_patient, {"color": "#000000", "fill": False}),
+    )
+    for name, rows, look in looks:
+        if rows.any():
+            weights = np.full(rows.sum(), 1 / rows.sum())
+            ax.hist(probability[rows], bins, weights=weights, label=f"{name} (n = {rows.sum()})", **look)
+    ax.axvline(0.5, color="#666666", linestyle="--", linewidth=0.8)
+    ax.set(xlabel="probability of being a patient", ylabel="share", xlim=(0, 1))
+    ax.legend(loc="upper center", fontsize=6)
+    figure.set_label(
+        f"Histogram of the probability of being a patient: of {is_patient.sum()} patients "
+        f"{np.sum(probability[is_patient] > 0.5)} are above one half, of {np.sum(~is_patient)} controls "
+        f"{np.sum(probability[~is_patient] > 0.5)}."
+    )
+    return figure
+
+
+@rc_context(STYLE)
+def confidence_figure(confidence: np.ndarray, subgroup: np.ndarray, n_subgroups: int) -> Figure:
+    """How probable each patient's own subgroup is."""
+    figure = Figure(figsize=(COLUMN, 1.4), layout="constrained")
+    ax = figure.subplots()
+    kinds = [k for k in range(n_subgroups) if (subgroup == k).any()]
+    values = [confidence[subgroup == k] for k in kinds]
+    bins = np.linspace(np.floor(10 / n_subgroups) / 10, 1, 26).tolist()  # nobody's surest is below an equal share
+    labels = [f"{subgroup_name(k)} (n = {len(of_k)})" for k, of_k in zip(kinds, values, strict=True)]
+    ax.hist(values, bins, stacked=True, color=[_color(k) for k in kinds], label=labels)
+    ax.set(xlabel="probability of the patient's own subgroup", ylabel="patients")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(loc="best", fontsize=6)
+    figure.set_label(
+        f"Histogram of the probability of the own subgroup of {sum(map(len, values))} held-out patients; "
+        f"the median is {np.median(confidence[subgroup != UNKNOWN]):.2f}."
+    )
+    return figure
+
+
+@rc_context(STYLE)
+def criteria_figure(criteria: pd.DataFrame) -> Figure:
+    """Each criterion over the number of subgroups, the first column; gray, where it is known, what chance gives."""
+    numbers = criteria.select_dtypes("number").dropna(axis=1, how="all")
+    x, columns = numbers.iloc[:, 0], [name for name in numbers.columns[1:] if not str(name).endswith(BY_CHANCE)]
+    if not columns:
+        raise ValueError("Expected at least one criterion per number of subgroups. Received: none. Leave it out.")
+    n_columns = min(len(columns), 2)
+    n_rows = -(-len(columns) // n_columns)
+    figure = Figure(figsize=(COLUMN, 1.3 * n_rows), layout="constrained")
+    axes = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
+    for ax, column in zip(axes, columns, strict=False):
+        if f"{column}{BY_CHANCE}" in numbers:
+            ax.plot(x, numbers[f"{column}{BY_CHANCE}"], color=GRAY, linestyle="--", marker="o", markersize=2)
+        ax.plot(x, numbers[column], color=COLORS[0], marker="o", markersize=3)
+        ax.set_title(str(column).replace("_", " "), fontsize=7)
+        ax.set_xlabel("subgroups")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for ax in axes[len(columns) :]:
+        ax.set_axis_off()
+    figure.set_label(f"Curves over the number of subgroups: {', '.join(map(str, columns))}.")
+    return figure
+
+
+@rc_context(STYLE)
 def comparison_figure(
     values: Mapping[str, Sequence[float]],  # method -> one score per seed; who has none is left out
     kinds: Mapping[str, str],  # method -> what it learns from, a key of LEARNS
@@ -211,17 +378,71 @@ def comparison_figure(
     return figure
 
 
+@rc_context(STYLE)
+def methods_figure(
+    points: Mapping[str, np.ndarray],  # method -> (n, 2): where it puts the same subjects
+    panel: Panel,
+    is_patient: np.ndarray,
+    number: tuple[str, np.ndarray] | None = None,  # a covariate that a second picture of each method is coloured by
+) -> Figure:
+    """Methods beside each other: one column each, coloured by what is known and, below, by a covariate."""
+    n_rows, per_row = (2 if number else 1), min(len(points), 3)
+    n_rows *= -(-len(points) // per_row)
+    side = COLUMN / per_row
+    figure = Figure(figsize=(COLUMN, (side + 0.15) * n_rows + 0.35), layout="constrained")
+    grid = figure.subplots(n_rows, per_row, squeeze=False)
+    for ax in grid.flat:
+        ax.set_axis_off()
+    handles: list[Any] = []
+    title, labels, names, styles = panel
+    for i, (method, where) in enumerate(points.items()):
+        row, column = divmod(i, per_row)
+        top = grid[row * (2 if number else 1), column]
+        handles = _scatter(top, where, labels, is_patient, names, styles, area=2, legend=False)
+        top.set_title(_shorten(method, 24), fontsize=7)
+        below = []
+        if number:
+            below = [grid[2 * row + 1, column]]
+            order = np.argsort(is_patient, kind="stable")  # patients over controls
+            ramp = below[0].scatter(
+                *where[order].T, c=number[1][order], cmap="cividis", s=2, linewidths=0, marker="o", alpha=0.9
+            )
+        for ax in (top, *below):
+            ax.set_axis_on()
+            ax.spines[:].set_visible(True)
+            _frame(ax, where)
+    if number:
+        figure.colorbar(ramp, ax=grid[1::2].ravel().tolist(), location="bottom", label=number[0], aspect=40, ticks=[])
+    look = {"fontsize": 6, "markerscale": 2, "columnspacing": 0.8, "handletextpad": 0.1}
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, **look)
+    figure.set_label(
+        f"The same {len(is_patient)} subjects in the embeddings of {', '.join(points)}, coloured by {title.lower()}"
+        + (f" and by {number[0]}." if number else ".")
+    )
+    return figure
+
+
 @rc_context({"svg.hashsalt": "phenogroups"})
 def as_file(figure: Figure, kind: Literal["png", "svg"]) -> bytes:
     """Without date and version in it, so that equal figures are equal bytes."""
     content = BytesIO()
-    figure.savefig(content, format=kind, dpi=300, metadata={"png": {"Software": None}, "svg": {"Date": None}}[kind])
+    # tight: what stands at the edge is not cut
+    about: Any = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
+    figure.savefig(content, format=kind, dpi=300, bbox_inches="tight", pad_inches=0.03, metadata=about)
     return content.getvalue()
 
 
 def subgroup_name(k: int) -> str:
     """The letter as in subgroups.csv, so that page and table speak of the same people."""
     return f"Subgroup {subgroup_letter(k)}"
+
+
+def overlay(picture: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """A grey picture (h, w) or (h, w, 3), warm where a map between 0 and 1 is high."""
+    grey = (picture if picture.ndim == 2 else picture.mean(axis=2))[..., None].repeat(3, axis=2).astype(np.float32)
+    warm = colormaps["inferno"](0.3 + 0.7 * weight.astype(np.float32))[..., :3] * 255
+    share = 0.85 * np.sqrt(weight.astype(np.float32))[..., None]  # the root: faint places are seen too
+    return np.rint((1 - share) * 0.6 * grey + share * warm).astype(np.uint8)
 
 
 def _panel_of(column: str) -> str | None:
@@ -234,108 +455,51 @@ def _color(k: int) -> str:
     return COLORS[k % len(COLORS)]
 
 
-def _principal_plane(fitted_on: np.ndarray, embedding: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates (n, 2) and the share of variance of both axes; zeros for axes that do not exist."""
-    pca = PCA(min(2, *fitted_on.shape), random_state=0)
-    with np.errstate(divide="ignore", invalid="ignore"):  # constant embeddings have no variance to share
-        pca.fit(fitted_on.astype(np.float64))
-    points = pca.transform(embedding.astype(np.float64))
-    missing = 2 - points.shape[1]
-    share = np.nan_to_num(pca.explained_variance_ratio_)
-    return np.pad(points, [(0, 0), (0, missing)]), np.pad(share, (0, missing))
-
-
-def _styles_of_truth(mapping: np.ndarray, n_truths: int) -> list[int]:
-    """Each truth looks like the subgroup matched to it; the unmatched take the styles that follow."""
-    free = iter(range(len(mapping), len(mapping) + n_truths))
-    owner = {int(truth): k for k, truth in enumerate(mapping)}
-    return [owner[truth] if truth in owner else next(free) for truth in range(n_truths)]
+def _frame(ax: Axes, points: np.ndarray) -> None:
+    """A square in which a distance means the same along both axes."""
+    middle = (points.max(axis=0) + points.min(axis=0)) / 2
+    half = 0.53 * max(np.ptp(points, axis=0).max(), 1e-6)
+    ax.set(xticks=[], yticks=[], aspect="equal")
+    ax.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] - half, middle[1] + half))
 
 
 def _scatter(
-    ax: Axes,
-    points: np.ndarray,
-    labels: np.ndarray,
-    is_patient: np.ndarray,
-    names: Sequence[str],
-    styles: Sequence[int],
-) -> None:
-    area = float(np.clip(6000 / len(points), 3, 22))
-    kinds = [("Controls", ~is_patient, {"c": GRAY, "marker": "o", "alpha": 0.6})]
-    unknown = is_patient & (labels == UNKNOWN)
-    kinds.append(("Unknown", unknown, {"facecolors": "none", "edgecolors": "#666666", "marker": "o"}))
+    ax: Axes, points: np.ndarray, labels: np.ndarray, is_patient: np.ndarray, names: Sequence[str],
+    styles: Sequence[int], *, area: float | None = None, legend: bool = True,
+) -> list[Any]:  # fmt: skip
+    """Draw, and give what a legend shows."""
+    area = float(np.clip(1500 / len(points), 1.2, 8)) if area is None else area
+    kinds: list[tuple[str, np.ndarray, dict[str, Any]]] = [
+        ("Controls", ~is_patient, {"c": GRAY, "marker": "o", "alpha": 0.6}),
+        (
+            "Unknown", is_patient & (labels == UNKNOWN),
+            {"facecolors": "none", "edgecolors": "#666666", "marker": "o"},
+        ),
+    ]  # fmt: skip
     for k, name in enumerate(names):
         look = {"c": _color(styles[k]), "marker": MARKERS[styles[k] % len(MARKERS)], "alpha": 0.8}
         kinds.append((name, labels == k, look))
-    kinds = [kind for kind in kinds if kind[1].any()]
     handles = []
     for name, rows, look in kinds:
+        if not rows.any():
+            continue
         # controls lie under all, and a large subgroup under a small one, which it would hide
         depth = 2 - rows.mean() if rows[is_patient].any() else 0
-        label = f"{_shorten(name, 20)} (n = {rows.sum()})"
-        handles.append(ax.scatter(*points[rows].T, s=area, linewidths=0.4, label=label, zorder=depth, **look))
-    _legend_below(ax, lines_above=2, handles=handles)
+        label = f"{_shorten(name, 18)} (n = {rows.sum()})"
+        handles.append(ax.scatter(*points[rows].T, s=area, linewidths=0.3, label=label, zorder=depth, **look))
+    if legend:
+        _legend_below(ax, lines_above=2, handles=handles, columns=1)
+    return handles
 
 
-def _legend_below(ax: Axes, lines_above: float, handles: list | None = None) -> None:
+def _legend_below(ax: Axes, lines_above: float, handles: list | None = None, columns: int = 2) -> None:
     """Under the axis and its labels, where it can hide nobody."""
     handles = ax.get_legend_handles_labels()[0] if handles is None else handles
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": lines_above}
-    ax.legend(handles=handles, ncols=2, fontsize=8, handletextpad=0.5, columnspacing=1.2, **place)
-
-
-def _surest(prediction: "Prediction", subgroup: np.ndarray, k: int) -> np.ndarray:
-    """Patients of subgroup k, the surest first; equally sure ones by distance to their centroid."""
-    members = np.flatnonzero(subgroup == k)
-    embedding = np.asarray(prediction.embedding)[members]
-    distance = np.linalg.norm(embedding - embedding.mean(axis=0, keepdims=True), axis=1) if len(members) else members
-    # a thousandth is no difference in sureness: saturated gates would otherwise be ranked by rounding
-    return members[np.lexsort((distance, -np.round(prediction.subgroup[members, k], 3)))]
-
-
-def _pictures(inputs: np.ndarray) -> np.ndarray:
-    """(n, H, W) or (n, H, W, 3) to show: three channels are colours, else the first; volumes by their mid slice."""
-    if inputs.ndim == 5:
-        inputs = inputs[:, :, inputs.shape[2] // 2]
-    return np.moveaxis(inputs, 1, -1) if inputs.shape[1] == 3 else inputs[:, 0]
-
-
-def _feature_bars(
-    cohort: Cohort, subgroup: np.ndarray, n_subgroups: int, feature_names: Sequence[str] | None, most: int = 10
-) -> Figure:
-    names = [f"feature {j}" for j in range(cohort.inputs.shape[1])] if feature_names is None else list(feature_names)
-    if len(names) != cohort.inputs.shape[1]:
-        raise ValueError(f"Expected {cohort.inputs.shape[1]} feature names. Received: {len(names)}.")
-    inputs = np.asarray(cohort.inputs, dtype=np.float64)
-    # where nobody is a control, patients are compared with all patients
-    reference = inputs if cohort.is_patient.all() else inputs[~cohort.is_patient]
-    # what no control varies in (a lesion that none has) is measured by how all subjects vary
-    scale = np.where(np.ptp(reference, axis=0) > 0, reference.std(axis=0), inputs.std(axis=0))
-    scale[np.ptp(inputs, axis=0) == 0] = np.inf  # a constant makes no difference
-    z = (inputs - reference.mean(axis=0)) / scale
-    means = {k: z[subgroup == k].mean(axis=0) for k in range(n_subgroups) if (subgroup == k).any()}
-    if not means:
-        raise ValueError("Expected patients to describe. Received: controls only. Leave this figure out.")
-    stacked = np.stack(list(means.values()))
-    spread = np.ptp(stacked, axis=0) if len(stacked) > 1 else np.abs(stacked[0])
-    shown = np.argsort(-spread, kind="stable")[:most]
-    n_columns = min(len(means), 3)
-    n_rows = -(-len(means) // n_columns)
-    figure = Figure(figsize=(WIDTH, (0.7 + 0.22 * len(shown)) * n_rows + 0.3), layout="constrained")
-    axes = list(figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).flat)
-    for ax, (k, mean) in zip(axes, means.items(), strict=False):
-        ax.barh(range(len(shown)), mean[shown], color=_color(k))
-        ax.axvline(0, color="#666666", linewidth=0.8)
-        ax.set_yticks(range(len(shown)), [_shorten(names[j]) for j in shown])
-        ax.tick_params(labelbottom=True)
-        ax.set_title(f"{subgroup_name(k)} (n = {np.sum(subgroup == k)})")
-    axes[0].invert_yaxis()
-    for ax in axes[len(means) :]:
-        ax.set_axis_off()
-    whom = "all patients" if cohort.is_patient.all() else "controls"
-    figure.supxlabel(f"mean difference from {whom}, in their standard deviations", fontsize=9)
-    figure.set_label(f"Bars of the {len(shown)} features on which subgroups differ most, as differences from {whom}.")
-    return figure
+    ax.legend(
+        handles=handles, ncols=columns, fontsize=6, handletextpad=0.4, columnspacing=1, labelspacing=0.3,
+        markerscale=1.5, **place,
+    )  # fmt: skip
 
 
 def _shorten(name: str, most: int = 28) -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,6 +20,17 @@ from phenogroups.networks.network import Network
 
 Progress = Callable[[dict[str, float]], None]  # is told the epoch, with its fraction, and the mean losses so far
 Embed = Callable[..., Tensor]  # embeddings of the subjects at the positions given, or of all
+# of the film: subjects at most, frames at most, and numbers in all at most (64 MB)
+FILMED, FRAMES, FILM_NUMBERS = 600, 40, 2**24
+
+
+@dataclass(frozen=True)
+class Film:
+    """Where some of the subjects lay in the embedding after each of several epochs."""
+
+    rows: np.ndarray  # (filmed,): positions among the subjects trained on
+    epochs: np.ndarray  # (frames,): after how many M-steps
+    embedding: np.ndarray  # (frames, filmed, dims)
 
 
 class Trainable(Protocol):
@@ -60,8 +71,8 @@ def expectation_maximisation(
     inputs: Inputs,
     diagnosis: np.ndarray,
     progress: Progress | None = None,
-) -> tuple[Network, Any, list[dict[str, float]]]:
-    """Train from scratch; the network, the last beliefs and one row of history per epoch.
+) -> tuple[Network, Any, list[dict[str, float]], Film]:
+    """Train from scratch; the network, the last beliefs, one row of history per epoch and the film of them.
 
     Several networks may be started (`restarts`); after their warm-up and first E-step one is elected to go on.
     """
@@ -81,7 +92,25 @@ def expectation_maximisation(
             best.settle()
         best.e_step(anew=True)
     beliefs = replace(best.beliefs, **{f.name: getattr(best.beliefs, f.name).cpu() for f in fields(best.beliefs)})
-    return best.network.eval().cpu(), beliefs, best.history
+    return best.network.eval().cpu(), beliefs, best.history, best.film()
+
+
+def warmed_up(
+    method: Trainable, build: Callable[[], Network], inputs: Inputs, diagnosis: np.ndarray, attempt: int,
+    progress: Progress | None = None,
+) -> Tensor:  # fmt: skip
+    """Embeddings (subjects, dims) by one network that has learned the diagnosis alone, for a single epoch.
+
+    The same that `expectation_maximisation` starts from, so that nothing in them hangs on a number of subgroups.
+    """
+    fabric = Fabric(accelerator=method.device, devices=1, precision=method.precision)
+    fabric.launch()
+    with torch.random.fork_rng():
+        course = Course(
+            method, fabric, build, inputs, torch.as_tensor(diagnosis, device=fabric.device), attempt, progress
+        )
+        course.m_step()
+        return course.clustered().cpu()
 
 
 class Course:
@@ -112,6 +141,10 @@ class Course:
         self._batch = effective_batch_size(len(inputs), method.batch_size)
         self._steps = max(len(inputs) // self._batch, method.steps)
         self._augmentation = method.augment(inputs.shape[1:])
+        filmed = min(len(inputs), FILMED, max(FILM_NUMBERS // (FRAMES * self.network.encoder.dim), 1))
+        # drawn by a generator of its own: being filmed changes nothing of the training
+        self._filmed = np.sort(np.random.default_rng(method.seed).choice(len(inputs), filmed, replace=False))
+        self._frames: dict[int, np.ndarray] = {}  # epoch -> embeddings of the filmed
 
     def _seed(self) -> None:
         """By epoch, so that what an epoch draws does not depend on how the course got there."""
@@ -165,6 +198,22 @@ class Course:
         if self.epoch == method.epochs or (method.e_step_each_epoch and self.epoch >= method.warmup):
             seen |= method.observe(self.network, self.embedding(), self.labels, self.beliefs)
         self.history.append({"epoch": self.epoch, "seconds": time.perf_counter() - began, **seen})
+        self._record()
+
+    def _record(self) -> None:
+        """One frame of the film; when there are too many, every other is cut, the newest never."""
+        if self._is_frozen and self._frames:  # nothing will ever move
+            return
+        rows = torch.as_tensor(self._filmed)
+        self._frames[self.epoch] = self.embedding(rows).numpy(force=True).astype(np.float32)
+        if len(self._frames) > FRAMES:
+            newest = len(self._frames) - 1
+            self._frames = {
+                epoch: frame for i, (epoch, frame) in enumerate(self._frames.items()) if i % 2 == 0 or i == newest
+            }
+
+    def film(self) -> Film:
+        return Film(self._filmed, np.array(list(self._frames)), np.stack(list(self._frames.values())))
 
     def settle(self) -> None:
         """Take the statistics of batch normalisation from plain inputs: those of training are of augmented ones."""

@@ -16,8 +16,12 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 FORMAT = 1  # of recipe.json; raised when old folders can no longer be read
-MODEL, RECIPE = "model.safetensors", "recipe.json"
-FILES = {MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", "report.html"}  # all that a run writes
+MODEL, RECIPE, CHOICE = "model.safetensors", "recipe.json", "choice.json"
+PAGE, MATERIAL = "report.html", "report.safetensors"  # and what the page is made of
+FILES = {  # all that a run writes
+    MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", "confounds.csv", "profiles.csv", "profiles.tex",
+    "criteria.csv", CHOICE, PAGE, MATERIAL,
+}  # fmt: skip
 VERSIONED = ("phenogroups", "torch", "monai", "scikit-learn", "numpy")
 
 
@@ -94,6 +98,8 @@ def read_recipe(folder: str | Path) -> dict[str, Any]:
 
 def read_tensors(folder: str | Path, recipe: Mapping[str, Any]) -> dict[str, Tensor]:
     path = Path(folder) / MODEL
+    if not path.exists() and (Path(folder) / CHOICE).exists():
+        raise RunError(f"Expected a run that found subgroups. Received: {folder}, which found none and has no model.")
     try:
         model = path.read_bytes()
         if sha256(model).hexdigest() != recipe.get("model_sha256"):

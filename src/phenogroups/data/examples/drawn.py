@@ -6,6 +6,7 @@ in everybody and boldness varies most; only the patients have forms (a 7 with or
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -98,6 +99,23 @@ def drawn_digits(
     site_follows_subgroup: float = 0.0,  # 0..1: how often the subgroup decides the site (a planted confound)
 ) -> Cohort:
     """Patients write `digit` in `len(sizes)` forms, the truth; controls write the other nine digits, equally often."""
+    return _drawn(
+        n, digit=digit, sizes=sizes, patients=patients, size=size, seed=seed, site_effect=site_effect,
+        site_follows_subgroup=site_follows_subgroup,
+    )[0]  # fmt: skip
+
+
+def drawn_marks(n: int = 6000, *, least: float = 0.2, **asked: Any) -> np.ndarray:
+    """(n, size, size): where the mark of the form (a crossbar) adds ink to the digits of `drawn_digits(n, ...)`."""
+    cohort, bodies = _drawn(n, **asked, without_marks=True)
+    return cohort.inputs[:, 0] - bodies > least
+
+
+def _drawn(
+    n: int, *, digit: int = 7, sizes: Sequence[float] = (0.5, 0.5), patients: float = 0.5, size: int = 32,
+    seed: int = 0, site_effect: float = 0.0, site_follows_subgroup: float = 0.0, without_marks: bool = False,
+) -> tuple[Cohort, np.ndarray]:  # fmt: skip
+    """The cohort and, where asked for, the same images (n, size, size) without the marks of their forms."""
     _check(n, digit, sizes, patients, size, site_effect=site_effect, site_follows_subgroup=site_follows_subgroup)
     rng = np.random.default_rng(seed)
     n_patients = round(patients * n)
@@ -124,15 +142,21 @@ def drawn_digits(
         }
     )
     images = np.empty((n, 1, size, size), np.float32)
+    bodies = np.empty((n if without_marks else 0, size, size), np.float32)
     for d, f in np.unique(np.stack([drawn, form], axis=1), axis=0):
         rows = np.flatnonzero((drawn == d) & (form == f))
         hand = covariates.iloc[rows]
         segments = _write(FORMS[d][f], hand["slant"].to_numpy(), hand["size"].to_numpy(), rng)
         images[rows, 0] = _ink(segments, hand["boldness"].to_numpy(), size)
+        if without_marks:
+            strokes = _ways(FORMS[d][f])[: len(_parse(FORMS[d][f].body))]  # the body is written first
+            body = segments[:, : sum(len(way) - 1 for way in strokes)]
+            bodies[rows] = _ink(body, hand["boldness"].to_numpy(), size)
     light = np.linspace(0, 0.5, size, dtype=np.float32)
     uneven = light[:, None] + light  # from dark at the upper left to light at the lower right
-    images[at_b] += np.float32(site_effect / 2) * (uneven - images[at_b])
-    return Cohort(
+    for drawings in (images[:, 0], bodies) if without_marks else (images[:, 0],):
+        drawings[at_b] += np.float32(site_effect / 2) * (uneven - drawings[at_b])
+    cohort = Cohort(
         images,
         diagnosis=np.where(ill, PATIENT, CONTROL),
         covariates=covariates,
@@ -140,15 +164,14 @@ def drawn_digits(
         truth_names=tuple(known.name for known in FORMS[digit][: len(sizes)]),
         name=f"drawn-{digit}",
     )
+    return cohort, bodies
 
 
 def _write(form: Form, slant: np.ndarray, scale: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The form as each hand writes it: (hands, segments, start and end, x and y), from the centre of the page."""
     hands = len(slant)
     each = (hands, 1, 1)
-    body, mark = _parse(form.body), _parse(form.mark)
-    joints = {point for stroke in body for point in stroke}
-    points = sorted(joints | {point for stroke in mark for point in stroke})
+    _, mark, joints, points = _parts(form)
     written = np.tile(np.array(points), each)  # (hands, points, x and y)
     if mark:
         anchor = np.array(mark[0][0])
@@ -157,7 +180,7 @@ def _write(form: Form, slant: np.ndarray, scale: np.ndarray, rng: np.random.Gene
         written[:, own] = anchor + grown + rng.uniform(-1, 1, each) * np.array(form.slide)
     written += rng.normal(0, 0.35, written.shape)  # a trembling hand
 
-    ways = [_spline([points.index(point) for point in stroke], np.array(points)) for stroke in body + mark]
+    ways = _ways(form)
     path = np.concatenate([way[:-1] for way in ways] + [way[1:] for way in ways]) @ written  # all starts, then all ends
     x, y = path[..., :1], path[..., 1:]
     bow_x, bow_y = rng.normal(0, 0.6, (2, *each))
@@ -166,6 +189,19 @@ def _write(form: Form, slant: np.ndarray, scale: np.ndarray, rng: np.random.Gene
     place = rng.normal(0, 0.6, (hands, 1, 2))
     xy = _turn(np.concatenate([x, y], axis=-1), rng.normal(0, 0.04, hands)) * scale.reshape(each) + place
     return np.stack(np.split(xy, 2, axis=1), axis=2)
+
+
+def _parts(form: Form) -> tuple[list, list, set, list]:
+    """Strokes of the body and of the mark, the points of the body, and all points."""
+    body, mark = _parse(form.body), _parse(form.mark)
+    joints = {point for stroke in body for point in stroke}
+    return body, mark, joints, sorted(joints | {point for stroke in mark for point in stroke})
+
+
+def _ways(form: Form) -> list[np.ndarray]:
+    """Of each stroke, the body's first, the weights that carry the points of the form along it."""
+    body, mark, _, points = _parts(form)
+    return [_spline([points.index(point) for point in stroke], np.array(points)) for stroke in body + mark]
 
 
 def _parse(strokes: str) -> list[list[tuple[float, ...]]]:

@@ -1,9 +1,11 @@
 """What kinds of one handwritten digit there are, told apart by a network that knows only "this digit or not".
 
-python examples/05_mnist.py --digit 1 --data DIR --picture ones.png; without --data the files are fetched.
+python examples/06_mnist.py --digit 1 --data DIR --picture ones.png; without --data the files are fetched.
 """
 
 import argparse
+
+import numpy as np
 
 from phenogroups import DeepUCSL
 from phenogroups.data.examples.mnist import mnist
@@ -22,7 +24,13 @@ model = DeepUCSL(n_subgroups=2, epochs=arguments.epochs, seed=arguments.seed).fi
 for caveat in model.caveats():
     print(caveat)
 found = model.predict_cohort(test)
-shares = found.subgroup[test.is_patient].argmax(1)
-print("test digits in each subgroup:", *(int((shares == k).sum()) for k in range(2)))
+subgroup = np.where(test.is_patient, found.subgroup.argmax(1), -1)
+sizes = [int((subgroup == k).sum()) for k in range(2)]
+print("test digits in each subgroup:", *sizes)
 if arguments.picture:
-    exemplars_figure(test, found).savefig(arguments.picture, dpi=150)
+    away = [np.linalg.norm(found.embedding - mean, axis=1) for mean in model.subgroup_means_]
+    nearest = [np.flatnonzero(subgroup == k)[np.argsort(away[k][subgroup == k])][:8] for k in range(2)]
+    rows = np.concatenate(nearest)
+    pictures = (255 * np.asarray(test.inputs[rows])[:, 0]).astype(np.uint8)
+    figure = exemplars_figure(pictures, subgroup[rows], found.subgroup[rows].max(1), sizes)
+    figure.savefig(arguments.picture, dpi=300)

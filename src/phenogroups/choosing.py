@@ -1,0 +1,87 @@
+"""From a cohort to the number of its subgroups: embed everybody without any number in mind, then compare numbers."""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from phenogroups.data.cohort import Cohort
+from phenogroups.evaluation.number import Choice, choose
+from phenogroups.methods import DeepUCSL, Method, settings_of
+from phenogroups.training.em import warmed_up
+from phenogroups.training.run import versions, write_whole
+
+ENCODERS = 3  # that see everybody, each from other first weights
+MOST_SUBJECTS = (
+    3000  # that are looked at, half of them patients where there are as many; more cost time and tell little
+)
+OF_THE_NETWORK = (
+    "encoder", "weights", "backbone_rate", "augmentation", "batch_size", "steps", "learning_rate", "device",
+    "precision", "seed",
+)  # fmt: skip
+
+Told = Callable[[str], None]
+
+
+def number_of_subgroups(
+    cohort: Cohort,
+    method: Method,
+    *,
+    least: int = 2,
+    most: int = 6,
+    surrogates: int = 19,
+    kept: str | Path | None = None,
+    told: Told = lambda _: None,
+) -> Choice:
+    """How many subgroups the patients of a cohort have, from `least` to `most`; 1 is none.
+
+    `method` says which network looks at images; `kept` is a folder for what was computed, so that an interrupted search
+    goes on; `told` hears what is being done.
+    """
+    if not 2 <= least <= most:
+        raise ValueError(f"Expected numbers of subgroups such as 2:6, from 2 on. Received: {least}:{most}.")
+    cohort.require(most)
+    some = cohort[_rows(cohort, method.seed)]
+    embeddings = _embeddings(some, method, None if kept is None else Path(kept), told)
+    return choose(
+        embeddings, some.diagnosis, some.covariates, least=least, most=most, surrogates=surrogates, seed=method.seed,
+        told=told,
+    )  # fmt: skip
+
+
+def _rows(cohort: Cohort, seed: int) -> np.ndarray:
+    """Of a large cohort, some patients and some controls."""
+    rng = np.random.default_rng(seed)
+    ill, well = np.flatnonzero(cohort.is_patient), np.flatnonzero(~cohort.is_patient)
+    patients = min(len(ill), max(MOST_SUBJECTS // 2, MOST_SUBJECTS - len(well)))
+    controls = min(len(well), MOST_SUBJECTS - patients)
+    return np.sort(np.concatenate([rng.permutation(ill)[:patients], rng.permutation(well)[:controls]]))
+
+
+def _embeddings(cohort: Cohort, method: Method, kept: Path | None, told: Told) -> list[np.ndarray]:
+    """What numbers of subgroups are compared in: a table's own features, or what several encoders make of images."""
+    if cohort.inputs.ndim == 2:
+        return [np.asarray(cohort.inputs, np.float64)]
+    known = {f.name for f in fields(method)}
+    network = DeepUCSL(**{name: getattr(method, name) for name in OF_THE_NETWORK if name in known})
+    seen = {"cohort": cohort.fingerprint, "settings": settings_of(network), "versions": versions()}
+    digest = sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
+    found, inputs = [], cohort.inputs
+    for i in range(ENCODERS):
+        told(f"encoder {i + 1} of {ENCODERS}")
+        path = None if kept is None else kept / f"embedding-{digest}-{i}.npy"
+        if path is not None and path.is_file():
+            found.append(np.load(path, allow_pickle=False))
+            continue
+        z = warmed_up(network, lambda: network.build(inputs.shape[1:], inputs), inputs, cohort.diagnosis, i).numpy()
+        found.append(z)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = io.BytesIO()
+            np.save(content, z)
+            write_whole(path, content.getvalue())
+    return found

@@ -1,0 +1,221 @@
+"""Whether subgroups are only age, sex or scanner: their association with every covariate, in patients and in controls.
+
+Patients count for the subgroup they were assigned to. Controls have none and count for all by the gate's probabilities,
+as if drawn by them: a gate that is undecided about controls follows nothing, however faint its leanings are.
+
+One number serves both, and amounts as well as codes. Let a_k be the subgroups' columns of probabilities, each divided
+by the root of its sum, and b_j those of the codes, or the centred ranks of an amount divided by their length. Then
+T = sum_kj (a_k . b_j)^2, less 1 for codes, is chi-square / n of the table of subgroups and codes, or eta squared of the
+ranks (Kruskal-Wallis H / (n - 1)). Corrected for chance by its mean T0 over permutations, with m its greatest value,
+the effect is sqrt((T - T0) / (m - T0)): Cramer's V, or the correlation ratio eta. 0 is chance, 1 is the same thing.
+"""
+
+import re
+from collections import defaultdict
+from math import lgamma, log
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+
+from phenogroups.evaluation.shuffling import blocks, chunks, one_hot, share_above, shuffled_squares, side, unit_columns
+from phenogroups.evaluation.variables import Variable, holm, variable
+
+ALARM = 0.01  # corrected p of a warning: at 0.05 every twentieth sound cohort would be warned of
+NEGLIGIBLE = 0.1  # an effect below it is no alarm, however many subjects prove it; 0.1 is "small" in Cohen's words
+PERMUTATIONS = 4999  # at least
+RESAMPLES = 1000
+LEAST_KNOWN = 20  # subjects whose covariate is known, for a test
+LEAST_SHARED = 5  # subjects with the same code; rarer codes count together as one
+LEAST_ARRANGEMENTS = 1000  # of groups, without which no p is small
+OTHER = "other"
+EFFECTS = {"codes": "Cramer's V", "amount": "eta of ranks"}
+TESTS = {"codes": "chi-square, permuted", "amount": "Kruskal-Wallis, permuted"}
+# what may look like illness and is none; other covariates may be part of the illness
+NUISANCE = re.compile(
+    r"(?i)(^|[^a-z])(age|sex|gender|site|cent(er|re)|hospital|scanner|machine|device|batch|vendor)s?($|[^a-z])"
+)
+
+
+def associations(
+    subgroup: np.ndarray,  # (n, subgroups): probabilities
+    diagnosis: np.ndarray,  # (n,): 0 control, 1 patient
+    covariates: pd.DataFrame,  # one row per subject
+    group: np.ndarray | None = None,  # (n,): rows of one group, such as two eyes, are shuffled and drawn together
+    seed: int = 0,
+) -> pd.DataFrame:
+    """A row per covariate among patients and among controls: effect with a 95 % interval, p, and p corrected (Holm).
+
+    p is by permutation of whole groups among those of equal size, the interval by bootstrap of groups.
+    """
+    subgroup, diagnosis = np.asarray(subgroup, np.float64), np.asarray(diagnosis)
+    if not len(subgroup) == len(diagnosis) == len(covariates):
+        raise ValueError(
+            f"Expected subgroups, diagnosis and covariates of the same subjects. Received: {len(subgroup)}, "
+            f"{len(diagnosis)} and {len(covariates)} rows."
+        )
+    member = np.unique(np.arange(len(diagnosis)) if group is None else np.asarray(group), return_inverse=True)[1]
+    columns = [variable(str(name), column) for name, column in covariates.items()]
+    permutations = max(PERMUTATIONS, round(4 * len(columns) / ALARM))  # so that the least p outlives its correction
+    rng = np.random.default_rng(seed)
+    rows = []
+    hard = np.eye(subgroup.shape[1])[subgroup.argmax(axis=1)]
+    for among, who, membership in (("patients", diagnosis == 1, hard), ("controls", diagnosis == 0, subgroup)):
+        together: dict[bytes, list[Variable]] = defaultdict(list)  # those known of the same subjects share permutations
+        for column in columns:
+            together[column[who].known.tobytes()].append(column[who])
+        for alike in together.values():
+            known = alike[0].known
+            found = _tested(
+                [one[known] for one in alike], membership[who][known], member[who][known], permutations, rng
+            )
+            for one, numbers in zip(alike, found, strict=True):
+                count = {"n": int(known.sum()), "missing": int((~known).sum())}
+                rows.append({"covariate": one.name, "among": among, "kind": one.kind, **count, **numbers})
+    names = ["covariate", "among", "kind", "n", "missing", "effect", "value", "low", "high", "p", "p_corrected", "test"]
+    table = pd.DataFrame(rows, columns=names)
+    table["p_corrected"] = holm(table["p"].to_numpy(np.float64))
+    order = {column.name: i for i, column in enumerate(columns)}
+    return table.sort_values("covariate", key=lambda named: named.map(order), kind="stable", ignore_index=True)
+
+
+def warnings(table: pd.DataFrame) -> list[str]:
+    """Plain sentences about what the subgroups follow: corrected p <= ALARM and an effect of at least NEGLIGIBLE."""
+    said = []
+    for name, rows in table.groupby("covariate", sort=False):
+        of = rows.set_index("among")
+        patients, controls = of.loc["patients"], of.loc["controls"]
+        nuisance = NUISANCE.search(str(name)) is not None
+        if _alarming(patients):
+            end = (
+                f"They may be {name} and not disease."
+                if nuisance
+                else f"That is a finding if {name} is part of the illness, and an artefact if it is not."
+            )
+            if _alarming(controls):
+                end += f" Controls, who have no subgroups, are parted by it too ({_figures(controls)})."
+            elif controls["test"].startswith("not tested") and nuisance:
+                reason = controls["test"].removeprefix("not tested: ")
+                end += f" Controls cannot tell the two apart ({reason})."
+            said.append(f"Subgroups follow {name} ({_figures(patients)}). {end}")
+        elif _alarming(controls):
+            said.append(
+                f"Among controls, who have no subgroups, the gate follows {name} ({_figures(controls)}), though not "
+                "noticeably among patients: part of what it sees is not disease."
+            )
+    return said
+
+
+def untested(table: pd.DataFrame) -> list[str]:
+    """What could not be tested among patients, in one sentence; none if all was."""
+    rows = table[(table["among"] == "patients") & table["test"].str.startswith("not tested")]
+    reasons = [f"{row['covariate']} ({row['test'].removeprefix('not tested: ')})" for _, row in rows.iterrows()]
+    return [f"Whether subgroups follow these covariates was not tested: {'; '.join(reasons)}."] if reasons else []
+
+
+def _alarming(row: pd.Series) -> bool:
+    return bool(row["p_corrected"] <= ALARM and row["value"] >= NEGLIGIBLE)
+
+
+def _figures(row: pd.Series) -> str:
+    known = f", known of {row['n']} of {row['n'] + row['missing']}" if row["missing"] else ""
+    return (
+        f"{row['effect']} {row['value']:.2f}, 95 % interval {row['low']:.2f} to {row['high']:.2f}, "
+        f"corrected p {row['p_corrected']:.2g}{known}"
+    )
+
+
+def _tested(
+    columns: list[Variable], membership: np.ndarray, member: np.ndarray, permutations: int, rng: np.random.Generator
+) -> list[dict[str, object]]:
+    """Numbers of each column, all known of the same subjects."""
+    membership = membership[:, membership.sum(axis=0) > 0]
+    columns = [_with_rare_codes_joined(column) for column in columns]
+    reasons = [_not_testable(column, membership, member) for column in columns]
+    tested = [column for column, reason in zip(columns, reasons, strict=True) if reason is None]
+    found: list[dict[str, object]] = []
+    if tested:
+        a, sides = unit_columns(membership), [side(column) for column in tested]
+        ends = np.cumsum([b.shape[1] for b in sides])[:-1]
+        squares = shuffled_squares(a, np.concatenate(sides, axis=1), member, permutations, rng)
+        for column, b, by_chance in zip(tested, sides, np.split(squares, ends, axis=1), strict=True):
+            less = float(column.kind == "codes")
+            t, chance = np.square(a.T @ b).sum() - less, by_chance.sum(axis=1) - less
+            most = min(membership.shape[1] - 1, b.shape[1] - 1) if column.kind == "codes" else 1
+            drawn = _resampled(column, membership, member, rng)
+            drawn -= drawn.mean() - t  # a resample is noisier than the sample: it lies higher
+            value, low, high = (
+                float(np.sqrt(max(each - chance.mean(), 0) / (most - chance.mean())))
+                for each in (t, *np.quantile(drawn, [0.025, 0.975]))
+            )
+            found.append(
+                {
+                    "value": value,
+                    "low": low,
+                    "high": min(high, 1.0),
+                    "p": share_above(chance, t),
+                    "test": TESTS[column.kind],
+                }
+            )
+    numbers = iter(found)
+    return [
+        {"effect": EFFECTS[column.kind], **(next(numbers) if reason is None else {"test": f"not tested: {reason}"})}
+        for column, reason in zip(columns, reasons, strict=True)
+    ]
+
+
+def _with_rare_codes_joined(column: Variable) -> Variable:
+    """Codes that nearly nobody shares count as one, or names would pass for codes."""
+    if column.kind == "amount" or not len(column.values):
+        return column
+    position = column.values.astype(int)
+    rare = np.bincount(position) < LEAST_SHARED
+    kept, renamed = np.unique(np.where(rare, len(rare), np.arange(len(rare)))[position], return_inverse=True)
+    levels = [OTHER if i == len(rare) else column.levels[i] for i in kept]
+    return Variable(column.name, "codes", renamed.astype(np.float64), tuple(levels))
+
+
+def _not_testable(column: Variable, membership: np.ndarray, member: np.ndarray) -> str | None:
+    """Why, if so."""
+    if len(column.values) < LEAST_KNOWN:
+        return f"known of {len(column.values)} subjects, fewer than {LEAST_KNOWN}"
+    if np.ptp(column.values) == 0:
+        if column.levels == (OTHER,):
+            return f"they are names, of which none is shared by {LEAST_SHARED} subjects"
+        return f"all have the value {column.levels[0] if column.levels else f'{column.values[0]:g}'}"
+    if membership.shape[1] < 2:
+        return "all are in one subgroup"
+    if sum(lgamma(len(of_size) + 1) for of_size in blocks(member)) < log(LEAST_ARRANGEMENTS):
+        return "there are too few groups of equal size to shuffle"
+    return None
+
+
+def _resampled(column: Variable, membership: np.ndarray, member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """(RESAMPLES,): T where groups are drawn with replacement."""
+    member = np.unique(member, return_inverse=True)[1]
+    n_groups, k = int(member.max()) + 1, membership.shape[1]
+    if column.kind == "codes":
+        x = one_hot(column.values)
+    else:
+        ranks = rankdata(column.values) / len(member)
+        x = np.stack([np.ones_like(ranks), ranks, np.square(ranks)], axis=1)
+    products = (membership[:, :, None] * x[:, None, :]).reshape(len(member), -1)
+    found = np.empty(RESAMPLES)
+    for some in chunks(RESAMPLES, len(member)):
+        draws = some.stop - some.start
+        taken = rng.integers(n_groups, size=(draws, n_groups)) + n_groups * np.arange(draws)[:, None]
+        weights = np.bincount(taken.ravel(), minlength=draws * n_groups).reshape(draws, n_groups)[:, member]
+        found[some] = _of_tables((weights.astype(np.float64) @ products).reshape(draws, k, -1), column.kind)
+    return found
+
+
+def _of_tables(tables: np.ndarray, kind: str) -> np.ndarray:
+    """T of weighted sums (draws, subgroups, codes), or (draws, subgroups, [1, rank, squared rank])."""
+    tiny = np.finfo(np.float64).tiny
+    if kind == "codes":
+        expected = tables.sum(axis=2, keepdims=True) * tables.sum(axis=1, keepdims=True)
+        return (np.square(tables) / np.maximum(expected, tiny)).sum(axis=(1, 2)) - 1
+    count, ranks, squares = np.moveaxis(tables, 2, 0)
+    middle = np.square(ranks.sum(axis=1)) / count.sum(axis=1)
+    between = (np.square(ranks) / np.maximum(count, tiny)).sum(axis=1) - middle
+    return between / np.maximum(squares.sum(axis=1) - middle, tiny)

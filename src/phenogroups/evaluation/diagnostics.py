@@ -1,0 +1,63 @@
+"""The paper's own diagnostics, of subjects that were not trained on; none of them needs the truth.
+
+With z the embedding, p(c | x) the gate and P_k the patients whose likeliest subgroup is k:
+
+distance ratio          max_k d_k / min_k d_k, where d_k = |mean z of P_k - mean z of controls|     (paper, Fig. UMAP)
+gate entropy            mean over controls of -sum_k p(c=k | x) log p(c=k | x) / log K
+expert specialisation   mean_k (B_kk - mean_{j != k} B_kj), where B_kj is the balanced accuracy of expert j, who says
+                        patient where his log-odds are above 0, on P_k against all controls
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.stats import entropy
+
+if TYPE_CHECKING:
+    from phenogroups.methods.base import Prediction
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """None where a number is undefined: no controls, an empty subgroup, no experts."""
+
+    distance_ratio: float | None = None  # 1: controls are equally far from all subgroups
+    gate_entropy_controls: float | None = None  # 1: the gate is undecided about controls; 0: it is sure of each
+    expert_specialisation: float | None = None  # 0: any expert does as well as a subgroup's own
+
+
+def diagnostics(diagnosis: np.ndarray, prediction: "Prediction") -> Diagnostics:
+    """Of subjects with a known diagnosis (0 control, 1 patient) and what a method predicts of them."""
+    is_patient, k = np.asarray(diagnosis) == 1, prediction.subgroup.shape[1]
+    if len(is_patient) != len(prediction.subgroup):
+        raise ValueError(
+            f"Expected a prediction for each of {len(is_patient)} subjects. Received: {len(prediction.subgroup)}. "
+            "Predict the cohort that is looked at."
+        )
+    if is_patient.all() or k < 2:
+        return Diagnostics()
+    likeliest = np.where(is_patient, prediction.subgroup.argmax(axis=1), -1)
+    found: dict[str, float | None] = {
+        "gate_entropy_controls": float(entropy(prediction.subgroup[~is_patient], axis=1, base=k).mean())
+    }
+    members = [likeliest == subgroup for subgroup in range(k)]
+    if all(member.any() for member in members):
+        found["distance_ratio"] = _distance_ratio(np.asarray(prediction.embedding, np.float64), members, ~is_patient)
+        if prediction.experts is not None:
+            found["expert_specialisation"] = _specialisation(prediction.experts > 0, members, ~is_patient)
+    return Diagnostics(**found)
+
+
+def _distance_ratio(embedding: np.ndarray, members: list[np.ndarray], controls: np.ndarray) -> float | None:
+    centre = embedding[controls].mean(axis=0)
+    away = [np.linalg.norm(embedding[member].mean(axis=0) - centre) for member in members]
+    return float(max(away) / min(away)) if min(away) > 0 else None
+
+
+def _specialisation(says_patient: np.ndarray, members: list[np.ndarray], controls: np.ndarray) -> float:
+    specificity = 1 - says_patient[controls].mean(axis=0)  # (experts,)
+    b = np.stack([(says_patient[member].mean(axis=0) + specificity) / 2 for member in members])  # (subgroups, experts)
+    k = len(b)
+    own = b.diagonal()
+    return float(np.mean(own - (b.sum(axis=1) - own) / (k - 1)))

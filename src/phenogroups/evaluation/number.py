@@ -1,0 +1,228 @@
+"""How many subgroups there are, if any: every criterion of the paper, stability, and one rule that decides.
+
+All numbers of subgroups are judged in the same vectors, which none of them has shaped: what is found for K subgroups
+was not put there by training for K, and nothing is trained for a single K.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.metrics import adjusted_rand_score
+from sklearn.preprocessing import SplineTransformer
+from torch import Tensor
+
+from phenogroups.clustering.contrast import specificity
+from phenogroups.clustering.mixture import tied_mixture
+from phenogroups.clustering.space import fit_space
+from phenogroups.clustering.structure import path, steps, without_more_groups
+from phenogroups.evaluation.criteria import bic, dec_ratio, experts_accuracy, principal, separation, x_means
+from phenogroups.evaluation.variables import Variable, variable
+
+COMPONENTS = 15  # of the patients, in which subgroups are looked for, at most
+FEWEST_COMPONENTS = 5
+PATIENTS_PER_COMPONENT = 20
+SEEN_BY_EXPERTS = 30  # components of everybody, for the mixture of experts
+WINSORISE = 2.5  # deviations beyond which a coordinate is pulled in
+SHUFFLES = 19  # of diagnoses
+RUNS = 4  # that stability compares, each on another half of the patients
+KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be known to be taken out
+# the rule: a number of subgroups passes if
+SURE = 0.01  # p of its gain is at most this,
+GAP = 0.03  # between any two subgroups at least this share is missing,
+SHARE_OF_BEST = 0.5  # it gains at least this much of what the best smaller number gained,
+STABLE = 0.6  # and runs on other patients agree at least so much
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The answer to "how many?"."""
+
+    subgroups: int  # 1: there are none
+    reason: str  # in a sentence
+    p: float  # that a cohort without groups shows as much: gain and gap of any number of subgroups
+    p_shuffled: float  # that patients named at random are set apart so much more than the controls
+    criteria: pd.DataFrame  # one row per number of subgroups
+
+
+def choose(
+    embeddings: list[np.ndarray],
+    diagnosis: np.ndarray,
+    covariates: pd.DataFrame,
+    *,
+    least: int = 2,
+    most: int = 6,
+    surrogates: int = 19,
+    seed: int = 0,
+    told: Told = lambda _: None,
+) -> Choice:
+    """How many subgroups the patients have in these embeddings (n, dims), one for each encoder that saw everybody.
+
+    Side by side, what several encoders see stands out, and accidents of one do not.
+    """
+    is_patient = diagnosis == 1
+    patients = disease_vectors(embeddings, is_patient, covariates)[torch.as_tensor(is_patient)]
+    found = steps(patients, most, surrogates=surrogates, seed=seed, told=lambda k: told(f"{k} subgroups"))
+    told("stability")
+    again = stability(runs_of(embeddings, is_patient, covariates), len(patients), found[-1].subgroups, seed=seed)
+    alike, _ = without_more_groups(patients.float(), torch.ones(len(patients), 1), 1, np.random.default_rng(seed))
+    by_chance = stability(lambda _: alike[0], len(patients), found[-1].subgroups, seed=seed)
+    told("criteria")
+    everybody = principal(np.hstack(embeddings), SEEN_BY_EXPERTS)
+    rows = [
+        {
+            "subgroups": step.subgroups,
+            "gain": step.gain,
+            "gain_by_chance": step.expected_gain,
+            "p_gain": step.p,
+            "gap": step.gap,
+            "p_gap": step.p_gap,
+            "stability": again[i],
+            "stability_by_chance": by_chance[i],
+            **separation(patients.numpy(), step.q.argmax(1).numpy(), seed),
+            "bic": bic(patients, step.q),
+            "x_means": x_means(patients.numpy(), step.subgroups, seed),
+            "dec_ratio": dec_ratio(patients.numpy(), step.subgroups, seed),
+            "diagnosis_bacc": experts_accuracy(everybody, is_patient, step.q.numpy(), seed),
+        }
+        for i, step in enumerate(found)
+    ]
+    choice = decide(pd.DataFrame(rows), least)
+    told("shuffled diagnoses")
+    return replace(choice, p_shuffled=shuffled(embeddings, is_patient, covariates, max(choice.subgroups, least), seed))
+
+
+def decide(criteria: pd.DataFrame, least: int = 2) -> Choice:
+    """The largest number of subgroups that passes all four tests; none if no number does."""
+    fails = pd.DataFrame(
+        {
+            "a cohort without this step gains as much": criteria["p_gain"] > SURE,
+            "no gap lies between some of them": criteria["gap"] < GAP,
+            "they add little to what fewer tell": criteria["gain"] < SHARE_OF_BEST * criteria["gain"].cummax(),
+            "other patients give other ones": criteria["stability"] < STABLE,
+        }
+    )
+    criteria = criteria.assign(passes=~fails.any(axis=1))
+    # a number of subgroups needs both, and so many numbers were tried (Bonferroni)
+    p = float(min(1.0, len(criteria) * criteria[["p_gain", "p_gap"]].max(axis=1).min()))
+
+    def failing(row: int) -> str:
+        return " and ".join(str(why) for why, failed in fails.loc[row].items() if failed)
+
+    allowed = criteria.index[criteria["subgroups"] >= least]
+    passing = [row for row in allowed if criteria.loc[row, "passes"]]
+    if not passing:
+        tried = f"with {criteria.loc[allowed[0], 'subgroups']}, {failing(allowed[0])}" if len(allowed) else "none tried"
+        more = "; no larger number passes either" if len(allowed) > 1 else ""
+        return Choice(1, f"No subgroups: {tried}{more}.", p, np.nan, criteria)
+    row = passing[-1]
+    k = int(criteria.loc[row, "subgroups"])
+    beyond = f"; with {k + 1}, {failing(row + 1)}" if row + 1 in fails.index else ""
+    reason = (
+        f"{k} subgroups: a gap lies between any two of them, and other halves of the patients give the same ones "
+        f"(agreement {criteria.loc[row, 'stability']:.2f}, where 1 is the same and 0 is chance){beyond}."
+    )
+    return Choice(k, reason, p, np.nan, criteria)
+
+
+def shuffled(
+    embeddings: list[np.ndarray], is_patient: np.ndarray, covariates: pd.DataFrame, k: int, seed: int = 0
+) -> float:
+    """The share of shuffled diagnoses with which `k` subgroups are as specific to the patients as they are in truth.
+
+    The encoders are not trained anew: they know the true diagnoses, which makes the shuffled cohorts more structured
+    and the test more cautious.
+    """
+    rng = np.random.default_rng(seed)
+
+    def specific(ill: np.ndarray) -> float:
+        z = disease_vectors(embeddings, ill, covariates)
+        patients, controls = z[torch.as_tensor(ill)], z[torch.as_tensor(~ill)]
+        q = path(patients, k, seed=seed)[-1]
+        return specificity([tied_mixture(patients, k, start=q, max_iterations=0)], patients, controls)[0]
+
+    truly = specific(is_patient)
+    as_much = sum(specific(rng.permutation(is_patient)) >= truly for _ in range(SHUFFLES))
+    return (1 + as_much) / (1 + SHUFFLES)
+
+
+def disease_vectors(embeddings: list[np.ndarray], is_patient: np.ndarray, covariates: pd.DataFrame) -> Tensor:
+    """(n, components): encoders side by side, without what covariates explain and without severity."""
+    side_by_side = np.hstack([e / np.maximum(e[is_patient].std(axis=0), 1e-6) for e in embeddings])
+    rest = torch.as_tensor(unexplained(side_by_side, is_patient, covariates))
+    components = max(FEWEST_COMPONENTS, min(COMPONENTS, int(is_patient.sum()) // PATIENTS_PER_COMPONENT))
+    space = fit_space(
+        rest, torch.as_tensor(is_patient), remove_severity=True, winsorise=WINSORISE,
+        components=min(components, rest.shape[1]),
+    )  # fmt: skip
+    return space(rest)
+
+
+def unexplained(x: np.ndarray, is_patient: np.ndarray, covariates: pd.DataFrame) -> np.ndarray:
+    """What is left when patients and controls are each freed of what covariates tell about them, curves included.
+
+    Only of covariates that are known and vary in both: a symptom that controls cannot have may be what subgroups are.
+    """
+    x = x.astype(np.float64)
+    known = [variable(str(name), covariates[name]) for name in covariates]
+    shared = [v for v in known if all(_varies(v[side]) for side in (is_patient, ~is_patient))]
+    for side in (is_patient, ~is_patient):
+        columns = [_columns(v[side]) for v in shared]
+        if columns:
+            basis = np.hstack(columns)
+            basis = basis - basis.mean(axis=0)
+            x[side] -= basis @ np.linalg.lstsq(basis, x[side] - x[side].mean(axis=0), rcond=None)[0]
+    return x
+
+
+def _varies(v: Variable) -> bool:
+    """Known of most, of several values, and no name that everybody has for himself."""
+    values = v.values[v.known]
+    different = len(np.unique(values))
+    return (
+        len(values) >= KNOWN * len(v.values) and different > 1 and (v.kind == "amount" or different < len(values) / 5)
+    )
+
+
+def _columns(v: Variable) -> np.ndarray:
+    """(n, columns): a smooth curve of an amount, one column per code but the first; whose is unknown is average."""
+    if v.kind == "codes":
+        return np.stack([v.values == code for code in np.unique(v.values[v.known])[1:]], axis=1).astype(np.float64)
+    values = np.where(v.known, v.values, np.nanmean(v.values))[:, None]
+    return SplineTransformer(n_knots=4, knots="quantile", include_bias=False).fit_transform(values)
+
+
+def runs_of(embeddings: list[np.ndarray], is_patient: np.ndarray, covariates: pd.DataFrame) -> Callable[[int], Tensor]:
+    """The patients' vectors as a run sees them: without one of the encoders, if there are several."""
+
+    def vectors(run: int) -> Tensor:
+        some = [e for i, e in enumerate(embeddings) if len(embeddings) == 1 or i != run % len(embeddings)]
+        return disease_vectors(some, is_patient, covariates)[torch.as_tensor(is_patient)]
+
+    return vectors
+
+
+def stability(vectors: Callable[[int], Tensor], n: int, most: int, *, seed: int = 0) -> list[float]:
+    """For 2 to `most` subgroups, the mean adjusted Rand index between runs, on patients that neither of the two saw."""
+    rng = np.random.default_rng(seed)
+    halves, labels = [], []
+    for run in range(RUNS):
+        z = vectors(run)
+        half = rng.permutation(n) < n // 2
+        seen = z[torch.as_tensor(half)]
+        halves.append(half)
+        fits = [tied_mixture(seen, q.shape[1], start=q, max_iterations=0) for q in path(seen, most, seed=seed + run)]
+        labels.append([fit.log_posterior(z.double()).argmax(1).numpy() for fit in fits])
+    found = []
+    for k in range(most - 1):
+        agree = [
+            adjusted_rand_score(*(labels[run][k][~halves[a] & ~halves[b]] for run in (a, b)))
+            for a, b in combinations(range(RUNS), 2)
+        ]
+        found.append(float(np.mean(agree)))
+    return found

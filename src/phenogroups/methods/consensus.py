@@ -1,0 +1,172 @@
+"""Consensus: what several runs of one method, started differently, agree on (co-assignment, Strehl & Ghosh 2002).
+
+Every run numbers its subgroups as it likes. The training patients tell which is which: runs are matched to what they
+find together, and from then on a new subject is assigned by the mean of all runs.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from phenogroups.clustering.consensus import consensus_labels
+from phenogroups.clustering.matching import match_labels
+from phenogroups.data.cohort import Cohort
+from phenogroups.data.stored import Inputs
+from phenogroups.methods.base import Method, Prediction, under
+from phenogroups.training.em import Progress
+
+LARGEST = 2**32  # what scikit-learn takes as a seed is below
+SEEDS = 2**20  # first seeds of runs are below, as methods multiply theirs
+OWN = ("n_subgroups", "seed")  # settings that runs get from the consensus
+AGREEING = 0.5  # adjusted Rand index from which subgroups agree: two equal ones then differ on one patient in seven
+
+
+@dataclass(eq=False, repr=False)
+class Consensus(Method):
+    method: str = "deep_ucsl"  # what is run: a name in METHODS
+    runs: int = 5  # each with a seed of its own
+    settings: dict[str, Any] | None = None  # of the method, where they are not its defaults
+    subsample: float = 1.0  # share of the subjects that each run is trained on, drawn anew; groups stay together
+
+    @property
+    def needs_controls(self) -> bool:  # pyright: ignore
+        return self.run(0).needs_controls
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        return self.run(0).covariates
+
+    @property
+    def passes(self) -> int:
+        """Epochs of all runs together, as progress counts them; a run without epochs is one."""
+        return self.runs * self._passes_of_a_run
+
+    @property
+    def _passes_of_a_run(self) -> int:
+        return getattr(self.run(0), "passes", 1)
+
+    @property
+    def best_run_(self) -> Method:
+        """The run that agrees best with the consensus, whose embedding is shown."""
+        return self.runs_[self.best_]
+
+    def run(self, i: int) -> Method:
+        """The method of run i, not yet fitted; its seed does not depend on how many runs there are."""
+        from phenogroups.methods import build_method  # here, as the table of methods names this one too
+
+        first = np.random.SeedSequence(self.seed % LARGEST).generate_state(1)[0] % SEEDS
+        own = {"n_subgroups": self.n_subgroups, "seed": int(first) + i}  # never twice the same
+        return build_method(self.method, {**(self.settings or {}), **own})
+
+    def run_settings(self) -> dict[str, Any]:
+        """All settings of the runs, defaults too."""
+        return {name: value for name, value in self.run(0).get_params(deep=False).items() if name not in OWN}
+
+    def check_settings(self) -> None:
+        super().check_settings()
+        if not 0 < self.subsample <= 1:
+            raise ValueError(f"Expected subsample above 0 and at most 1. Received: {self.subsample!r}.")
+        own = [name for name in OWN if name in (self.settings or {})]
+        if own:
+            raise ValueError(
+                f"Expected {' and '.join(OWN)} of the consensus, which gives them to its runs. "
+                f"Received: {', '.join(own)} in settings. Leave them out there."
+            )
+        run = self.run(0)
+        if run.reads_truth or isinstance(run, Consensus):
+            why = "is told the truth" if run.reads_truth else "is made of several runs already"
+            raise ValueError(
+                f"Expected a method that finds subgroups in one run. Received: {self.method!r}, which {why}. "
+                "Choose another, such as 'deep_ucsl'."
+            )
+
+    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+        self.runs_ = [self._fit_run(i, cohort, progress) for i in range(self.runs)]
+        patients = cohort.patients
+        said = np.stack([run.predict_subgroup_proba(patients) for run in self.runs_])  # (runs, patients, subgroups)
+        labels = said.argmax(axis=2)
+        together = consensus_labels(labels.T, self.n_subgroups, seed=self.seed % LARGEST)
+        self.order_ = np.stack([align(of_run, together, self.n_subgroups) for of_run in labels])
+        agreed = np.take_along_axis(said, self.order_[:, None], axis=2).mean(axis=0).argmax(axis=1)
+        self.agreement_ = np.array([adjusted_rand_score(agreed, of_run) for of_run in labels])
+        self.best_ = int(self.agreement_.argmax())
+        self.stability_ = float(np.mean([adjusted_rand_score(a, b) for a, b in combinations(labels, 2)]))
+
+    def _fit_run(self, i: int, cohort: Cohort, progress: Progress | None) -> Method:
+        run, before = self.run(i), i * self._passes_of_a_run
+        if self.subsample < 1:  # whoever is left out of a run is assigned by it all the same
+            cohort, _ = replace(cohort, is_test=None).split(1 - self.subsample, run.seed)
+        if progress is None:
+            return run.fit(cohort)
+        run.fit(cohort, progress=lambda row: progress({**row, "epoch": before + row["epoch"], "run": i + 1}))
+        if not hasattr(run, "passes"):
+            progress({"epoch": i + 1, "run": i + 1})
+        return run
+
+    def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:
+        check_is_fitted(self)
+        inputs = self._inputs(X)
+        return self._predict(X if isinstance(X, Cohort) else inputs)  # runs may need covariates
+
+    def _predict(self, inputs: Inputs | Cohort) -> Prediction:
+        """Means over the runs that say something, their subgroups in the order of the consensus."""
+        said: dict[str, list[np.ndarray]] = {}
+        for i, (run, order) in enumerate(zip(self.runs_, self.order_, strict=True)):
+            found = run.predict_cohort(inputs)
+            of_run = {
+                "subgroup": found.subgroup[:, order],
+                "by_centroid": None if found.by_centroid is None else found.by_centroid[:, order],
+                "diagnosis": found.diagnosis,
+                "embedding": found.embedding if i == self.best_ else None,  # a mean of embeddings means nothing
+            }
+            for name, values in of_run.items():
+                if values is not None:
+                    said.setdefault(name, []).append(values)
+        # one after the other: np.mean may add up in another order for one subject than for many
+        mean: dict[str, Any] = {name: sum(values) / len(values) for name, values in said.items()}
+        subgroup = mean["subgroup"].argmax(axis=1)
+        agreement = sum(of_run.argmax(axis=1) == subgroup for of_run in said["subgroup"]) / self.runs
+        return Prediction(**{"diagnosis": None, **mean, "agreement": agreement})
+
+    def caveats(self) -> list[str]:
+        said = []
+        if self.stability_ < AGREEING:
+            said.append(
+                f"The subgroups hang on the random seed: between two of the {self.runs} runs, the adjusted Rand index "
+                f"is {self.stability_:.2f} on average, where 1 is the same subgroups and 0 is chance. "
+                "Another seed may well give others."
+            )
+        warnings = [warned for run in self.runs_ if (warned := run.caveats())]
+        if warnings:
+            said.append(f"{len(warnings)} of {self.runs} runs warn of themselves, as this one: {warnings[0][0]}")
+        return said
+
+    def tensors(self) -> dict[str, Tensor]:
+        of_runs = {f"run{i}.{name}": t for i, run in enumerate(self.runs_) for name, t in run.tensors().items()}
+        own = {name: np.asarray(getattr(self, f"{name}_")) for name in ("order", "best", "agreement", "stability")}
+        return {**of_runs, **{name: torch.as_tensor(value) for name, value in own.items()}}
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        self.order_, self.agreement_ = tensors["order"].numpy(), tensors["agreement"].numpy()
+        self.best_, self.stability_ = int(tensors["best"]), float(tensors["stability"])
+        if self.order_.shape != (self.runs, self.n_subgroups):
+            raise ValueError(
+                f"Expected {self.runs} runs of {self.n_subgroups} subgroups. Received a model of "
+                f"{self.order_.shape[0]} runs of {self.order_.shape[1]}."
+            )
+        self.runs_ = [self.run(i).restore(self.input_shape_, under(f"run{i}.", tensors)) for i in range(self.runs)]
+
+
+def align(labels: np.ndarray, consensus: np.ndarray, n_subgroups: int) -> np.ndarray:
+    """(n_subgroups,): which of a run's subgroups is each of the consensus; always a permutation."""
+    mapping = match_labels(labels, consensus, n_subgroups)
+    # where the runs tell fewer subgroups apart than were asked for, those left over keep the places left over
+    mapping[mapping < 0] = np.setdiff1d(np.arange(n_subgroups), mapping)
+    return np.argsort(mapping)

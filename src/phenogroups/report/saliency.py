@@ -1,0 +1,100 @@
+"""What drives a subgroup: which part of a patient, put in the place of other patients' parts, speaks for it."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import torch
+
+from phenogroups.data.batches import as_tensor
+from phenogroups.data.cohort import Cohort
+from phenogroups.methods.base import DeepMethod, Method
+
+REFERENCES = 40  # other patients that a patient is compared with
+GRID = {2: 16, 3: 6}  # places of the occluding patch along a side, by dimensions of the image
+PATCH = 2.5  # side of the patch, in steps from one place to the next
+AT_ONCE = 64  # changed inputs that are predicted together
+CERTAIN = 1e-7  # distance from 0 and 1 at which float32 knows no surer probability
+
+
+def saliency(method: Method, cohort: Cohort, row: int, subgroup: int, references: np.ndarray) -> np.ndarray:
+    """How much each pixel or feature of a subject raises the log-odds of the subgroup above that of `references`.
+
+    The shape of one input without channels; what speaks against the subgroup is zero. Networks are asked for their
+    gradients, all other methods by occlusion.
+    """
+    own = np.asarray(cohort.inputs[row : row + 1])[0]
+    found = expected_gradients(method, own, references, subgroup) if isinstance(method, DeepMethod) else None
+    if found is None:
+        found = occlusion(method, cohort, row, subgroup, references.mean(axis=0))
+    return np.maximum(found, 0)
+
+
+def some_patients(cohort: Cohort, most: int, seed: int = 0) -> np.ndarray:
+    """Rows of patients, drawn once and for all."""
+    patients = np.flatnonzero(cohort.is_patient)
+    return np.sort(np.random.default_rng(seed).choice(patients, min(most, len(patients)), replace=False))
+
+
+def expected_gradients(method: DeepMethod, own: np.ndarray, references: np.ndarray, subgroup: int) -> np.ndarray | None:
+    """Gradients on the way from others to this one, times the way (Erion et al. 2021); channels are summed.
+
+    None where the method reads its subgroups in a way that has no gradient.
+    """
+    encoder = method.encoder_of(method.network_).eval()
+    device = next(encoder.parameters()).device
+    total = np.zeros(own.shape)
+    # every reference at its own place of the way, from beside the reference to beside the subject
+    along = np.random.default_rng(0).permutation((np.arange(len(references)) + 0.5) / len(references))
+    for first in range(0, len(references), AT_ONCE):
+        some = slice(first, first + AT_ONCE)
+        start = as_tensor(references[some], device)
+        way = as_tensor(own[None], device) - start
+        share = torch.as_tensor(along[some], dtype=start.dtype, device=device).reshape(-1, *[1] * own.ndim)
+        x = (start + share * way).requires_grad_()
+        p = method.read(method.network_, encoder(x).float(), method.beliefs_)["subgroup"][:, subgroup]
+        if not p.requires_grad:
+            return None
+        (gradient,) = torch.autograd.grad(torch.logit(p, CERTAIN).sum(), x)
+        total += (gradient * way).sum(0).numpy(force=True)
+    return (total if own.ndim == 1 else total.sum(axis=0)) / len(references)
+
+
+def occlusion(method: Method, cohort: Cohort, row: int, subgroup: int, instead: np.ndarray) -> np.ndarray:
+    """By how much the log-odds of the subgroup fall when a patch (or a feature) of this subject is that of `instead`.
+
+    Not MONAI's: that needs a network, and hides a patch instead of showing what others have there.
+    """
+    own = np.asarray(cohort.inputs[row : row + 1])[0]
+    patches = [(slice(j, j + 1),) for j in range(len(own))] if own.ndim == 1 else _patches(own.shape[1:])
+    fall, covered = (np.zeros(own.shape[-len(patches[0]) :]) for _ in range(2))
+    before = _log_odds(method, cohort, row, own[None], subgroup)[0]
+    for first in range(0, len(patches), AT_ONCE):
+        some = patches[first : first + AT_ONCE]
+        changed = np.repeat(own[None], len(some), axis=0)
+        for copy, patch in zip(changed, some, strict=True):
+            copy[..., *patch] = instead[..., *patch]
+        after = _log_odds(method, cohort, row, changed, subgroup)
+        for patch, value in zip(some, before - after, strict=True):
+            fall[patch] += value
+            covered[patch] += 1
+    return fall / np.maximum(covered, 1)
+
+
+def _log_odds(method: Method, cohort: Cohort, row: int, inputs: np.ndarray, subgroup: int) -> np.ndarray:
+    covariates = pd.concat([cohort.covariates.iloc[[row]]] * len(inputs), ignore_index=True)
+    changed = Cohort(inputs, np.zeros(len(inputs)), covariates=covariates)
+    p = method.predict_cohort(changed).subgroup[:, subgroup].astype(np.float64)
+    p = np.clip(p, CERTAIN, 1 - CERTAIN)
+    return np.log(p) - np.log1p(-p)
+
+
+def _patches(sides: tuple[int, ...]) -> list[tuple[slice, ...]]:
+    """Boxes of one size whose centres stand evenly, as far as the border."""
+    axes = []
+    for side in sides:
+        step = max(side / GRID[len(sides)], 1)
+        half = PATCH * step / 2
+        centres = np.arange(step / 2, side, step)
+        axes.append([slice(max(round(c - half), 0), max(round(c + half), 1)) for c in centres])
+    return list(product(*axes))

@@ -1,0 +1,94 @@
+"""Runs for the page: made up, so that every kind of data is at hand at once, and small."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phenogroups.data.cohort import Cohort
+from phenogroups.discovery import subgroup_table, write_csv
+from phenogroups.evaluation.scores import score
+from phenogroups.methods import PlainKMeans, settings_of
+from phenogroups.report.material import Evidence, gather
+from phenogroups.report.page import write_page
+from phenogroups.training.em import Film
+from phenogroups.training.run import write_model
+
+NASTY = "<script>alert(1)</script>"
+
+
+def a_cohort(shape, *, count=80, truth=True, seed=0) -> Cohort:
+    rng = np.random.default_rng(seed)
+    ill, kind = np.arange(count) % 2, rng.integers(0, 2, count)
+    inputs = rng.normal(size=(count, *shape)).astype(np.float32)
+    flat = inputs.reshape(count, -1)
+    flat[:, 0] += 3 * ill
+    flat[:, 1] += ill * np.where(kind, 4, -4)
+    covariates = pd.DataFrame(
+        {"age": rng.uniform(20, 80, count), "sex": rng.choice(["F", "M", None], count), "<b>": 1.0}
+    )
+    subject = np.array([NASTY, *(f"sub-{i:03d}" for i in range(1, count))])
+    names = ("a$b", f"</script>{NASTY}") if truth else ()
+    return Cohort(inputs, ill, subject, covariates=covariates, truth=kind if truth else None, truth_names=names)
+
+
+def a_run(folder, shape=(1, 8, 8), *, truth=True, evidence=None, film=True, count=80, n_subgroups=2, page=True):
+    """A run folder as `discover` writes it, of a method that takes no time."""
+    cohort = a_cohort(shape, truth=truth, count=count)
+    test, train = cohort[: count // 2], cohort[count // 2 :]
+    method = PlainKMeans(n_subgroups=n_subgroups).fit(train)
+    if film:
+        rng = np.random.default_rng(0)
+        method.film_ = Film(np.arange(count // 4), np.arange(1, 6), rng.normal(size=(5, count // 4, 4)))
+        method.trained_on = lambda seen: seen
+    seen, new = method.predict_cohort(train), method.predict_cohort(test)
+    new.__dict__["diagnosis"] = np.linspace(0, 1, len(test))
+    recipe = {"method": "kmeans", "settings": settings_of(method), "input_shape": list(shape), "table": {"path": NASTY}}
+    features = [f"volume {j}" for j in range(shape[0])] if len(shape) == 1 else None
+    said = {"asked": ["Asked & answered."], "sure": ["Sure."], "who": ["Who."], "apart": ["Apart."]}
+    material = gather(
+        method, train, test, seen, new, title=f"Subgroups {NASTY}", sentences=said, feature_names=features,
+        evidence=evidence,
+    )  # fmt: skip
+    folder.mkdir(parents=True)
+    write_model(folder, recipe, method.state())
+    tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
+    write_csv(folder / "subgroups.csv", pd.concat(tables))
+    (folder / "scores.json").write_text(json.dumps({"kmeans": asdict(score(test, new))}))
+    history = {"epoch": range(1, 6), "classification": 1.0, "bound": np.linspace(-1, 0, 5), "seconds": 1.0}
+    write_csv(folder / "history.csv", pd.DataFrame(history))
+    material.write(folder)
+    if page:
+        write_page(folder)
+    return folder, material
+
+
+EVIDENCE = Evidence(
+    warnings=("Subgroup B may be a <b>scanner</b>.",),
+    confounds=pd.DataFrame({"covariate": ["age"], "among": ["patients"], "p_corrected": [0.0123]}),
+    profiles=pd.DataFrame({"feature": ["iq"], "A": [101.5], "B": [None]}),
+    criteria=pd.DataFrame({"subgroups": [2, 3, 4], "silhouette": [0.5, 0.2, 0.1], "stability": [0.9, None, 0.3]}),
+    choice="Two subgroups are the most stable.",
+)
+
+
+@pytest.fixture(scope="session")
+def make_run():
+    return a_run
+
+
+@pytest.fixture(scope="session")
+def evidence():
+    return EVIDENCE
+
+
+@pytest.fixture(scope="session")
+def image_run(tmp_path_factory):
+    return a_run(tmp_path_factory.mktemp("page") / "run", evidence=EVIDENCE)[0]
+
+
+@pytest.fixture(scope="session")
+def table_run(tmp_path_factory):
+    return a_run(tmp_path_factory.mktemp("page") / "run", (15,), count=120)[0]

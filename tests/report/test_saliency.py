@@ -1,0 +1,75 @@
+"""What drives a subgroup: against formulas where there are any, and on drawn sevens, whose difference is known."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from phenogroups.data.cohort import Cohort
+from phenogroups.data.examples.drawn import drawn_digits, drawn_marks
+from phenogroups.methods import PlainKMeans, SupervisedSubgroups
+from phenogroups.report.saliency import (
+    REFERENCES,
+    _log_odds,
+    _patches,
+    expected_gradients,
+    occlusion,
+    saliency,
+    some_patients,
+)
+
+
+def test_expected_gradients_of_a_linear_gate_are_its_weights_times_the_way():
+    torch.manual_seed(0)
+    gate = nn.Linear(6, 1)
+
+    def read(network, z, beliefs):
+        return {"subgroup": torch.cat([-z, z], dim=1).sigmoid()}
+
+    method = SimpleNamespace(encoder_of=lambda network: gate, network_=None, beliefs_=None, read=read)
+    rng = np.random.default_rng(0)
+    own, others = rng.normal(size=6).astype(np.float32), rng.normal(size=(30, 6)).astype(np.float32)
+    expected = gate.weight.detach().numpy()[0] * (own - others.mean(axis=0))
+    np.testing.assert_allclose(expected_gradients(method, own, others, 1), expected, rtol=1e-4)
+    np.testing.assert_allclose(expected_gradients(method, own, others, 0), -expected, rtol=1e-4)
+    method.read = lambda *_: {"subgroup": torch.ones(30, 2)}  # no way back to the input
+    assert expected_gradients(method, own, others, 1) is None
+
+
+def test_occlusion_of_features_is_the_fall_of_the_log_odds(features):
+    method = PlainKMeans().fit(features)
+    row, mean = int(np.flatnonzero(features.is_patient)[0]), features.patients.inputs.mean(axis=0)
+    found = occlusion(method, features, row, 0, mean)
+    before = _log_odds(method, features, row, features.inputs[[row]], 0)[0]
+    for j in range(6):
+        changed = features.inputs[[row]].copy()
+        changed[0, j] = mean[j]
+        p = float(method.predict_cohort(Cohort(changed, [0])).subgroup[0, 0])
+        assert found[j] == pytest.approx(before - np.log(p / (1 - p)), abs=1e-4)
+    references = features.inputs[some_patients(features, REFERENCES)]
+    assert (saliency(method, features, row, 0, references) >= 0).all()
+
+
+@pytest.mark.parametrize("sides", [(32, 32), (7, 19), (12, 9, 30)])
+def test_patches_reach_every_pixel(sides):
+    covered = np.zeros(sides)
+    for patch in _patches(sides):
+        covered[patch] += 1
+    assert covered.min() >= 1
+
+
+def test_the_map_lies_on_the_crossbar():
+    """A network that tells the forms of a seven apart must be seen to look at the crossbar: three times as chance."""
+    asked = {"n": 240, "size": 24, "patients": 1.0, "seed": 0}
+    cohort, marks = drawn_digits(**asked), drawn_marks(**asked)
+    method = SupervisedSubgroups(epochs=4, augmentation="none").fit(cohort)
+    right = method.predict_subgroup(cohort) == cohort.truth
+    assert right.mean() > 0.95
+    references = cohort.inputs[some_patients(cohort, REFERENCES)]
+    shares = []
+    for row in np.flatnonzero(right & (cohort.truth == 1))[:8]:
+        found = saliency(method, cohort, row, 1, references)
+        shares.append(found[marks[row]].sum() / found.sum() / marks[row].mean())
+    assert np.mean(shares) > 3
