@@ -171,6 +171,7 @@ class Who(TableColumns):
 
     def example(self) -> "Study | None":
         """The example of this name; None if a table or folder is meant."""
+        from phenogroups.data.cohort import CohortError
         from phenogroups.data.examples.named import EXAMPLES, example
 
         if self.cohort in EXAMPLES:
@@ -185,7 +186,7 @@ class Who(TableColumns):
         given = [f"--{name}" for name in ("data", "labels", "subjects") if getattr(self, name) is not None]
         if given or not Path(self.cohort).exists():
             missing = ", which does not exist" if not given else f" with {', '.join(given)}, which are for examples"
-            raise ValueError(
+            raise CohortError(
                 f"Expected a folder, a table of subjects or an example cohort ({', '.join(EXAMPLES)}). "
                 f"Received: {self.cohort}{missing}."
             )
@@ -357,12 +358,12 @@ class Check(Who):
         from phenogroups.data.cohort import CohortError
 
         try:
-            with counting_bar("reading") as progress:
-                study = self.example()
-                if study is not None:
-                    found = check_cohort(study.cohort)
-                else:
-                    rows, home, spec = self.prepare(Path(self.cohort))
+            study = self.example()
+            if study is not None:
+                found = check_cohort(study.cohort)
+            else:
+                rows, home, spec = self.prepare(Path(self.cohort))
+                with counting_bar("reading") as progress:
                     found = check_table(rows, spec, folder=home, progress=progress)
         except CohortError as error:  # so wrong that nothing else could be looked at
             found = Findings(problems=[str(error)])
