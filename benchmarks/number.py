@@ -1,7 +1,7 @@
 """How often the number of subgroups is found, and how often subgroups are found where there are none.
 
-python benchmarks/number.py [--kind digits|tables] [--none 40] [--planted 10]: drawn cohorts without subgroups, and with 2
-to 5 of equal sizes and with the largest four times the smallest (20:80 of two). Finished cohorts are kept in the JSON
+python benchmarks/number.py [--kind digits|tables] [--none 40] [--planted 10]: drawn cohorts without subgroups, and with
+2 to 5 of equal sizes and with the largest four times the smallest (20:80 of two). Finished cohorts are kept in the JSON
 file and not run again.
 """
 
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from common import ERR, OUT, RESULTS, machine, main
+import tyro
+from common import ERR, OUT, RESULTS, machine
 from rich.table import Table
 from tyro.conf import arg
 
@@ -102,4 +103,4 @@ class Number:
 
 
 if __name__ == "__main__":
-    main(Number)
+    tyro.cli(Number).run()
