@@ -125,8 +125,8 @@ def decide(criteria: pd.DataFrame, least: int = 2) -> Choice:
     k = int(criteria.loc[row, "subgroups"])
     beyond = f"; with {k + 1}, {failing(row + 1)}" if row + 1 in fails.index else ""
     reason = (
-        f"{k} subgroups: a gap lies between any two of them, and runs that have not seen a patient put him into the same "
-        f"one (agreement {criteria.loc[row, 'stability']:.2f}, where 1 is the same and 0 is chance){beyond}."
+        f"{k} subgroups: a gap lies between any two of them, and runs that have not seen a patient put him into the "
+        f"same one (agreement {criteria.loc[row, 'stability']:.2f}, where 1 is the same and 0 is chance){beyond}."
     )
     return Choice(k, reason, p, np.nan, criteria)
 
