@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups import choosing
+from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.evaluation import confounds, number, profiles
 from phenogroups.evaluation.diagnostics import Diagnostics
 from phenogroups.methods import Prediction
@@ -40,7 +40,8 @@ def test_the_text_has_the_thresholds_of_the_code():
 def test_the_text_has_the_rule_of_the_code():
     for text in (
         f"p of at most {number.SURE}", f"at least {number.GAP} of", f"at least {number.SHARE_OF_BEST} of the best",
-        f"stability of at least {number.STABLE}", f"{choosing.MOST_SUBJECTS:,} subjects", f"{choosing.ENCODERS} encoders",
+        f"stability of at least {number.STABLE}", f"{choosing.MOST_SUBJECTS:,} subjects",
+        f"{choosing.ENCODERS} encoders",
     ):  # fmt: skip
         assert text in TEXT, text
     columns = {
