@@ -10,7 +10,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,7 +36,10 @@ TITLES = {
     "subgroup_gate": "Subgroup\ngate",
     "subgroup_centroid": "Subgroup\ncentroid",
     "overall_bacc": "Overall",
+    "ari": "ARI",
     "kmeans": "K-means",
+    "gaussian_mixture": "Gaussian\nmixture",
+    "classifier": "classifier\n+ K-means",
     "subgroup_bacc": "Subgroup",
     "map_with": "map\nwith bar",
     "ink_with": "ink\nwith bar",
@@ -130,6 +133,16 @@ def scores_of(cohort: Cohort, prediction: Prediction) -> Row:
     if np.count_nonzero(known_subgroups(cohort)) < 2:  # of one known subgroup, whoever tells nothing apart is right
         row = dict.fromkeys(row)
     return {"class_bacc": gate.class_bacc, **row}
+
+
+def beside(names: tuple[str, ...], train: Cohort, test: Cohort, **settings: Any) -> Row:
+    """Subgroup B-ACC of other methods on the same people; each takes those of the settings that it has."""
+    found: Row = {}
+    for name in names:
+        known = {f.name for f in fields(build_method(name, {}))}
+        method = build_method(name, {key: value for key, value in settings.items() if key in known})
+        found[name] = score(test, method.fit(train).predict_cohort(test)).subgroup_bacc
+    return found
 
 
 def known_subgroups(cohort: Cohort) -> list[int]:

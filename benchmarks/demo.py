@@ -6,12 +6,10 @@ are of the held-out fifth.
 
 from dataclasses import dataclass
 
-from common import ERR, OUT, Options, Row, finish, fit, main, over_seeds, scores_of
+from common import ERR, OUT, Options, Row, beside, finish, fit, main, over_seeds, scores_of
 
 from phenogroups.cli import say
 from phenogroups.data.examples.drawn import drawn_digits
-from phenogroups.evaluation.scores import score
-from phenogroups.methods import build_method
 
 GOOD = 0.95  # what a seed has to reach
 
@@ -38,9 +36,8 @@ class Demo(Options):
             train, test = cohort.split(self.held_out, seed)
             method = self.build(seed)
             seconds = fit(method, train)
-            beside = build_method("kmeans", {"n_subgroups": method.n_subgroups, "seed": seed}).fit(train)
-            row = scores_of(test, method.predict_cohort(test))
-            return {**row, "kmeans": score(test, beside.predict_cohort(test)).subgroup_bacc, "seconds": seconds}
+            others = beside(("kmeans",), train, test, n_subgroups=method.n_subgroups, seed=seed)
+            return {**scores_of(test, method.predict_cohort(test)), **others, "seconds": seconds}
 
         rows = over_seeds(self, one_seed)
         shares = "-".join(f"{100 * share:.0f}" for share in self.sizes)

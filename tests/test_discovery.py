@@ -273,6 +273,14 @@ def test_methods_without_epochs_or_diagnosis_make_runs_too(features, tmp_path):
     np.testing.assert_array_equal(again.subgroup, found.method.predict_cohort(features).subgroup)
 
 
+def test_the_summary_says_what_controls_were_for(features, tmp_path):
+    aged = replace(features, covariates=pd.DataFrame({"age": np.arange(120.0)}))
+    for adjust, words in (((), "48 patients, without controls"), (("age",), "adjusted for age as seen in 48 controls")):
+        found = discover(aged, PlainKMeans(adjust=adjust), tmp_path / "run")
+        assert words in found.sentences[0]
+        assert ("without controls" in found.sentences[0]) == (not adjust)
+
+
 def test_an_earlier_run_is_replaced_and_other_things_are_not(features, tmp_path):
     discover(features, PlainKMeans(), tmp_path / "run")
     discover(features, PlainKMeans(n_subgroups=3), tmp_path / "run")

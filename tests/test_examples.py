@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -20,6 +21,22 @@ def test_drawn_digits(tmp_path):
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
+def test_your_own_images(tmp_path):
+    printed = run("02_your_own_images.py", "--out", tmp_path / "study", "--subjects", 100, "--epochs", 1)
+    assert "Training may start" in printed
+    assert "Among the 10 held-out patients" in printed
+    rows = pd.read_csv(tmp_path / "study" / "new.subgroups.csv")
+    assert list(rows["subject"]) == ["s00", "s01", "s02", "s03", "s04"]
+    # the table and the arrays give the same five
+    assert printed.strip().endswith(str(np.array(["AB".index(letter) for letter in rows["subgroup"]])))
+
+
+def test_brain_volumes(tmp_path):
+    printed = run("04_brain_volumes.py", "--out", tmp_path, "--subjects", 40, "--size", 16, "--epochs", 1)
+    assert "Against the known subgroups, which were not used in training" in printed
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+
+
 def test_mnist(tmp_path):
     rng = np.random.default_rng(0)
     for name, count in (("train", 300), ("t10k", 100)):
@@ -27,7 +44,7 @@ def test_mnist(tmp_path):
         for kind, values in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", digits)):
             sizes = b"".join(n.to_bytes(4, "big") for n in values.shape)
             (tmp_path / f"{name}-{kind}").write_bytes(bytes([0, 0, 8, values.ndim]) + sizes + values.tobytes())
-    printed = run("02_mnist.py", "--data", tmp_path, "--epochs", 2, "--picture", tmp_path / "ones.png")
+    printed = run("06_mnist.py", "--data", tmp_path, "--epochs", 2, "--picture", tmp_path / "ones.png")
     assert "test digits in each subgroup:" in printed
     assert (tmp_path / "ones.png").stat().st_size > 10_000
 

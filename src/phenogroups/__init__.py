@@ -7,29 +7,33 @@ if TYPE_CHECKING:
     from phenogroups.comparison import compare
     from phenogroups.data.cohort import Cohort
     from phenogroups.data.examples.drawn import drawn_digits
+    from phenogroups.data.examples.drawn_brains import drawn_brains
     from phenogroups.data.examples.drawn_table import drawn_table
     from phenogroups.discovery import discover
     from phenogroups.evaluation.scores import score
     from phenogroups.methods import METHODS, DeepUCSL, Prediction, load
+    from phenogroups.recipes import recipe
 
 # what a user imports, and where it lives; loaded when first asked for, so that `phenogroups --help` is quick
 _CONTENTS = {
     "Cohort": "phenogroups.data.cohort",
     "drawn_digits": "phenogroups.data.examples.drawn",
+    "drawn_brains": "phenogroups.data.examples.drawn_brains",
     "drawn_table": "phenogroups.data.examples.drawn_table",
     "DeepUCSL": "phenogroups.methods",
     "METHODS": "phenogroups.methods",
     "Prediction": "phenogroups.methods",
     "load": "phenogroups.methods",
     "discover": "phenogroups.discovery",
+    "recipe": "phenogroups.recipes",
     "compare": "phenogroups.comparison",
     "number_of_subgroups": "phenogroups.choosing",
     "score": "phenogroups.evaluation.scores",
 }
 
 __all__ = [
-    "METHODS", "Cohort", "DeepUCSL", "Prediction", "compare", "discover", "drawn_digits", "drawn_table", "load",
-    "number_of_subgroups", "score",
+    "METHODS", "Cohort", "DeepUCSL", "Prediction", "compare", "discover", "drawn_brains", "drawn_digits", "drawn_table",
+    "load", "number_of_subgroups", "recipe", "score",
 ]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from phenogroups.discovery import Discovery
     from phenogroups.evaluation.number import Choice
     from phenogroups.methods import Method
+    from phenogroups.recipes import Recipe
 
 OUT = Console()
 ERR = Console(stderr=True)
@@ -98,38 +99,43 @@ class TableColumns:
     """Then crop or pad them to this about their centre, without a change of scale."""
     channels: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: as found)")] = None
     """1 for grey, 3 for colour."""
-    intensity: Literal["unit", "minmax", "standardise", "imagenet"] = "unit"
+    intensity: Annotated[
+        Literal["unit", "minmax", "standardise", "imagenet"] | None,
+        arg(metavar="{unit,minmax,standardise,imagenet}", help_behavior_hint="(default: unit)"),
+    ] = None
     """What is done to the numbers of each image; unit: integers to 0..1, others as they are."""
     cache: Annotated[
         Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: only if memory is too small)")
     ] = None
     """Decode images once into a file in this folder and train from there, whatever the cohort's size."""
+    recipe: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    """Settings of one of the paper's cohorts, such as odir or odir-fast, or a TOML file; other options win over it."""
+
+    def chosen(self) -> "Recipe":
+        from phenogroups.recipes import Recipe, recipe
+
+        return Recipe() if self.recipe is None else recipe(self.recipe)
 
     def prepare(self, table: Path, spec: "TableSpec | None" = None) -> "tuple[pd.DataFrame, Path, TableSpec]":
         """The rows of a table or of a folder, where their images lie, and which column means what."""
-        from dataclasses import replace
-
-        from phenogroups.data.layouts import read_layout
+        from phenogroups.data.layouts import open_table
         from phenogroups.data.reading import Reading
-        from phenogroups.data.tables import TableSpec, read_table, resolve_features
+        from phenogroups.data.tables import resolve_features
 
         if self.image is not None and self.features_file is not None:
             raise ValueError("Expected --image or --features-file. Received both. Say which is to be learned from.")
-        known, home = TableSpec(), self.folder or table.parent
-        if table.is_dir():
-            layout = read_layout(table)
-            rows, known, home = layout.rows, layout.spec, layout.folder
-            for note in layout.notes:
-                say(note, ERR)
-        else:
-            rows = read_table(table)
-        if spec is None:
-            columns = {f.name: getattr(self, f.name) for f in fields(TableColumns) if f.name in vars(known)}
-            given = {name: value for name, value in columns.items() if value != getattr(TableSpec(), name)}
-            given |= {} if self.features_file is None else {"features_file": str(self.features_file), "image": None}
-            reading = Reading(self.size or None, self.channels, self.intensity, self.frame or None)
-            spec = resolve_features(rows, replace(known, **given, reading=reading))
-        return rows, home, spec
+        found = open_table(table, self.folder)
+        for note in found.notes:
+            say(note, ERR)
+        if spec is not None:
+            return found.rows, found.folder, spec
+        given = {f.name: getattr(self, f.name) for f in fields(TableColumns) if getattr(self, f.name) != f.default}
+        columns = {name: value for name, value in given.items() if name in vars(found.spec)}
+        columns |= {} if self.features_file is None else {"features_file": str(self.features_file), "image": None}
+        chosen = self.chosen()
+        reading = {name: given[name] for name in vars(Reading()) if name in given}
+        rows, spec = chosen.rows(found.rows, chosen.spec(found.spec, columns, reading))
+        return rows, found.folder, resolve_features(rows, spec)
 
     def read(self, table: Path, spec: "TableSpec | None" = None) -> "tuple[Cohort, TableSpec]":
         """The cohort and how it was read, its feature columns named; a `spec` given is that of an earlier table."""
@@ -150,21 +156,60 @@ class TableColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Discover(TableColumns):
-    """Find subgroups among the patients of a table (one row per subject) or of a folder, and write a run folder.
+class Who(TableColumns):
+    """Whom a command is about: a table, a folder or an example cohort."""
+
+    cohort: Annotated[Positional[str], arg(metavar="COHORT")]
+    """CSV, TSV or Parquet with one row per subject; a folder: <class>/*, BIDS, one per site, ODIR-5K, Kermany's X-rays
+    or OCT; or an example: drawn, drawn_brains, mnist0 to mnist9, pneumonia."""
+    data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: PHENOGROUPS_DATA)")] = None
+    """Folder of an example's public files."""
+    labels: Annotated[Path | None, arg(metavar="JSON", help_behavior_hint="")] = None
+    """Known subgroups of an example, read by evaluation only."""
+    subjects: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: all)")] = None
+    """So many of an example, for a trial."""
+
+    def example(self) -> "Study | None":
+        """The example of this name; None if a table or folder is meant."""
+        from phenogroups.data.examples.named import EXAMPLES, example
+
+        if self.cohort in EXAMPLES:
+            given = [f.name for f in fields(TableColumns) if getattr(self, f.name) != f.default and f.name != "recipe"]
+            given += ["test"] if getattr(self, "test", None) is not None else []
+            chosen = self.chosen()
+            if given or chosen.table or chosen.reading:
+                options = ", ".join(f"--{name.replace('_', '-')}" for name in given) or f"the recipe {chosen.name}"
+                raise ValueError(f"Expected {options} only with a table. Received: the example {self.cohort}.")
+            with ERR.status(f"reading {self.cohort}"):
+                return example(self.cohort, data=self.data, labels=self.labels, subjects=self.subjects)
+        given = [f"--{name}" for name in ("data", "labels", "subjects") if getattr(self, name) is not None]
+        if given or not Path(self.cohort).exists():
+            missing = ", which does not exist" if not given else f" with {', '.join(given)}, which are for examples"
+            raise ValueError(
+                f"Expected a folder, a table of subjects or an example cohort ({', '.join(EXAMPLES)}). "
+                f"Received: {self.cohort}{missing}."
+            )
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discover(Who):
+    """Find subgroups among the patients of a table (one row per subject), a folder or an example; write a run folder.
 
     For example: phenogroups discover subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
     """
 
-    table: Annotated[Positional[Path], arg(metavar="TABLE")]
-    """CSV, TSV or Parquet with one row per subject; or a folder: <class>/*, BIDS, ODIR-5K, Kermany's X-rays or OCT."""
-    subgroups: Annotated[str, arg(metavar="K|K:K|auto")] = "2"
+    subgroups: Annotated[str | None, arg(metavar="K|K:K|auto", help_behavior_hint="(default: 2, or the recipe's)")] = (
+        None
+    )
     """How many subgroups to look for; 2:6 or auto (the same) finds out how many there are, if any."""
     out: Path = Path("phenogroups-run")
     """Run folder to write."""
-    held_out: float = 0.2
-    """Share of the subjects kept apart to score on."""
-    method: str = "deep_ucsl"
+    held_out: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.2, or the recipe's)")] = None
+    """Share of the subjects kept apart to score on, where the cohort does not say who."""
+    method: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: deep_ucsl, or the recipe's)")] = (
+        None
+    )
     """How subgroups are found; a wrong name lists all."""
     runs: int = 1
     """So many runs with seeds of their own; what they agree on is reported, and who is undecided."""
@@ -181,17 +226,27 @@ class Discover(TableColumns):
         from phenogroups.training.run import check_writable
 
         check_writable(self.out)
-        least, most = parse_subgroups(self.subgroups)
-        settings = {"n_subgroups": least, "seed": self.seed, **parse_settings(self.set)}
-        method = build_method(self.method, settings)
-        consensus = {"method": self.method, "runs": self.runs, "seed": settings.pop("seed")}
+        chosen = self.chosen()
+        name = self.method or chosen.method
+        least, most = parse_subgroups(self.subgroups or str(chosen.subgroups))
+        settings = {"n_subgroups": least, "seed": self.seed, **chosen.settings_of(name), **parse_settings(self.set)}
+        method = build_method(name, settings)
+        left = [setting for setting in chosen.settings if setting not in chosen.settings_of(name)]
+        if left:
+            say(f"Settings of the recipe that {name} does not have: {', '.join(left)}.", ERR)
+        consensus = {"method": name, "runs": self.runs, "seed": settings.pop("seed")}
         settings.pop("n_subgroups")
         if self.runs != 1:  # a wrong setting is said before anything is read
             build_method("consensus", {**consensus, "settings": settings})
-        cohort, spec = self.read(self.table)
+        study, table = self.example(), None
+        if study is not None:
+            cohort = study.joined
+        else:
+            cohort, spec = self.read(Path(self.cohort))
+            table = asdict(spec)
         choice = self.choose(cohort, method, least, most) if most > least else None
         if choice is not None and choice.subgroups == 1:
-            for sentence in report_none(cohort, method, self.out, choice, table=asdict(spec)):
+            for sentence in report_none(cohort, method, self.out, choice, table=table):
                 say(sentence)
             say(f"Written: {self.out}. Nothing was trained; --subgroups 2 would cut the patients in two all the same.")
             return
@@ -200,10 +255,9 @@ class Discover(TableColumns):
             method.set_params(n_subgroups=choice.subgroups)
         if self.runs != 1:
             method = build_method("consensus", {**consensus, "n_subgroups": method.n_subgroups, "settings": settings})
+        held_out = chosen.held_out if self.held_out is None else self.held_out
         with training_bar(method) as progress:
-            found = discover(
-                cohort, method, self.out, held_out=self.held_out, table=asdict(spec), choice=choice, progress=progress
-            )
+            found = discover(cohort, method, self.out, held_out=held_out, table=table, choice=choice, progress=progress)
         say_what_was_found(found)
 
     def choose(self, cohort: "Cohort", method: "Method", least: int, most: int) -> "Choice":
@@ -223,14 +277,12 @@ class Discover(TableColumns):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(TableColumns):
+class Compare(Who):
     """Run several methods over several seeds on one cohort and print the paper's table; go on where it was stopped.
 
     For example: phenogroups compare drawn --methods deep_ucsl simclr kmeans --seeds 3
     """
 
-    cohort: Annotated[Positional[str], arg(metavar="COHORT")]
-    """A table with one row per subject, a folder, or an example cohort: drawn, mnist7, mnist1, pneumonia."""
     methods: Annotated[tuple[str, ...], arg(metavar="METHOD ...")]
     """Methods by name, or all; a wrong name lists them."""
     seeds: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 3)")] = None
@@ -249,12 +301,6 @@ class Compare(TableColumns):
     """Settings of all methods that have them, or of one: epochs=20 simclr.temperature=0.5; a wrong name lists all."""
     out: Path = Path("phenogroups-compare")
     """Folder to write, or to go on with."""
-    data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: PHENOGROUPS_DATA)")] = None
-    """Folder of an example's public files."""
-    labels: Annotated[Path | None, arg(metavar="JSON", help_behavior_hint="")] = None
-    """Known subgroups of an example, read by evaluation only."""
-    subjects: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: all)")] = None
-    """So many of an example, for a trial."""
     isolated: bool = True
     """A process of its own for each cell, which measures its memory and survives its crash."""
 
@@ -262,14 +308,16 @@ class Compare(TableColumns):
         with ERR.status("starting"):
             from phenogroups.comparison import build_methods, check_folder, compare
 
-        settings = parse_settings(self.set)
-        build_methods(self.methods, settings, self.subgroups or 2)  # a wrong one is said before anything is read
+        chosen = self.chosen()
+        subgroups = self.subgroups or (None if self.recipe is None else chosen.subgroups)
+        settings = {**chosen.settings, **parse_settings(self.set)}
+        build_methods(self.methods, settings, subgroups or 2)  # a wrong one is said before anything is read
         check_folder(self.out)
         cohort, test = self.who()
         try:
             with comparing_bar() as progress:
                 found = compare(
-                    cohort, self.methods, self.out, seeds=self.seeds, splits=self.splits, n_subgroups=self.subgroups,
+                    cohort, self.methods, self.out, seeds=self.seeds, splits=self.splits, n_subgroups=subgroups,
                     settings=settings, test=test, held_out=self.held_out, isolated=self.isolated, progress=progress,
                     note=lambda text: say(text, ERR),
                 )  # fmt: skip
@@ -281,23 +329,9 @@ class Compare(TableColumns):
 
     def who(self) -> "tuple[Cohort | Study, Cohort | None]":
         """The cohort or example asked for, and the test cohort if there is one."""
-        from phenogroups.data.examples.named import EXAMPLES, example
-
-        if self.cohort in EXAMPLES:
-            given = [f.name for f in fields(TableColumns) if getattr(self, f.name) != f.default]
-            given += ["test"] if self.test is not None else []
-            if given:
-                options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-                raise ValueError(f"Expected {options} only with a table. Received: the example {self.cohort}.")
-            with ERR.status(f"reading {self.cohort}"):
-                return example(self.cohort, data=self.data, labels=self.labels, subjects=self.subjects), None
-        given = [f"--{name}" for name in ("data", "labels", "subjects") if getattr(self, name) is not None]
-        if given or not Path(self.cohort).exists():
-            missing = ", which does not exist" if not given else f" with {', '.join(given)}, which are for examples"
-            raise ValueError(
-                f"Expected a folder, a table of subjects or an example cohort ({', '.join(EXAMPLES)}). "
-                f"Received: {self.cohort}{missing}."
-            )
+        study = self.example()
+        if study is not None:
+            return study, None
         cohort, spec = self.read(Path(self.cohort))
         if self.test is None:
             return cohort, None
@@ -312,26 +346,21 @@ class Compare(TableColumns):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(TableColumns):
+class Check(Who):
     """Read a cohort once, say what is in it and what is odd, and whether training should start (exit code 1: no).
 
     For example: phenogroups check subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
     """
 
-    cohort: Annotated[Positional[str], arg(metavar="COHORT")]
-    """A table with one row per subject, a folder, or an example cohort: drawn, mnist7, mnist1, pneumonia."""
-    data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: PHENOGROUPS_DATA)")] = None
-    """Folder of an example's public files."""
-
     def run(self) -> int:
         from phenogroups.data.checking import Findings, check_cohort, check_table
         from phenogroups.data.cohort import CohortError
-        from phenogroups.data.examples.named import EXAMPLES, example
 
         try:
             with counting_bar("reading") as progress:
-                if self.cohort in EXAMPLES:
-                    found = check_cohort(example(self.cohort, data=self.data).cohort)
+                study = self.example()
+                if study is not None:
+                    found = check_cohort(study.cohort)
                 else:
                     rows, home, spec = self.prepare(Path(self.cohort))
                     found = check_table(rows, spec, folder=home, progress=progress)

@@ -234,6 +234,11 @@ def summary(
     sizes = np.bincount(new.subgroup[ill].argmax(axis=1), minlength=k)
     shares = ", ".join(f"{subgroup_letter(i)} {n / sizes.sum():.0%} ({n})" for i, n in enumerate(sizes))
     controls = f"contrasted with {(~train.is_patient).sum()} controls" if method.needs_controls else "without controls"
+    if method.covariates and not method.needs_controls:
+        adjusted = ", ".join(method.covariates)
+        controls = (
+            f"adjusted for {adjusted} as seen in {(~train.is_patient).sum()} controls, but not contrasted with them"
+        )
     sure = np.sum(new.subgroup[ill].max(axis=1) >= SURE)
     said: dict[str, list[str]] = {
         "asked": [

@@ -226,10 +226,17 @@ def test_rotations_fill_their_range():
     assert degrees.mean().abs() < 1.5
 
 
+def test_volumes_are_mirrored_and_not_smoothed():
+    x = torch.rand(VOLUMES)
+    mirrored = x.flip(2)
+    for seen, plain, other in zip(dataclasses.replace(AUGMENTATIONS["volumes"], noise=0)(x), x, mirrored, strict=True):
+        assert min((seen - plain).abs().max(), (seen - other).abs().max()) < 1e-5
+
+
 @pytest.mark.parametrize("name", AUGMENTATIONS)
 def test_presets_run_and_survive_json(name):
     augment = resolve_augmentation(name)
-    shape = {"features": (4, 5), "brain": VOLUMES}.get(name, IMAGES)
+    shape = {"features": (4, 5), "brain": VOLUMES, "volumes": VOLUMES}.get(name, IMAGES)
     x = torch.randn(shape)
     assert augment(x).shape == x.shape
     assert augment(x).isfinite().all()

@@ -149,6 +149,46 @@ def test_bids(tmp_path, draw):
     assert "1 folders that participants.tsv does not name (sub-99)" in notes[1]
 
 
+def test_one_folder_per_site(tmp_path, draw):
+    for site, ids in (("lyon", ("sub-01", "sub-1", "sub-02")), ("ulm", ("01", "02", "03"))):
+        people = pd.DataFrame({"participant_id": ids, "dx": ["HC", "SZ", "SZ"], "age": [20, 30, 40]})
+        (tmp_path / site).mkdir()
+        people.assign(**({"sex": "F"} if site == "ulm" else {})).to_csv(
+            tmp_path / site / "participants.tsv", sep="\t", index=False
+        )
+    draw("lyon/maps/mwp1sub-01_ses-02_T1w.nii.gz")  # 02 is the session here, not the participant
+    draw("lyon/maps/mwp2sub-01_ses-02_T1w.nii.gz")
+    draw("lyon/maps/mwp1sub-1_T1w.nii")
+    draw("lyon/sub-02/anat/T1w.nii.gz")
+    for name in ("01", "02_scan"):
+        np.save(tmp_path / "ulm" / f"{name}.npy", np.zeros((1, 4, 4, 4), np.float32))
+    (tmp_path / "ulm" / "quality.png").write_bytes(b"no volume")
+    cohort, notes = read(tmp_path, diagnosis="dx", control=("HC",), patient=("SZ",))
+    assert list(cohort.subject) == [
+        "lyon/maps/mwp1sub-01_ses-02_T1w.nii.gz", "lyon/maps/mwp1sub-1_T1w.nii", "lyon/sub-02/anat/T1w.nii.gz",
+        "ulm/01.npy", "ulm/02_scan.npy",
+    ]  # fmt: skip
+    assert list(cohort.group) == ["lyon/sub-01", "lyon/sub-1", "lyon/sub-02", "ulm/01", "ulm/02"]
+    assert list(cohort.diagnosis) == [0, 1, 1, 0, 1]
+    assert list(cohort.covariates.columns) == ["age", "site"]  # sex is known at one site only
+    assert list(cohort.covariates["site"]) == ["lyon"] * 3 + ["ulm"] * 2
+    assert notes == ["Left out: 1 participants without a volume (ulm/03)."]
+    for path in tmp_path.rglob("*.n*"):
+        path.unlink()
+    with pytest.raises(CohortError, match="none of 6 participants"):
+        read_layout(tmp_path)
+    (tmp_path / "ulm" / "participants.tsv").write_text("person\tdx\n01\tHC\n")
+    with pytest.raises(CohortError, match=r"Expected the column participant_id in .*ulm"):
+        read_layout(tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_the_files_of_mnist_are_named_by_digit(tmp_path, ending, capsys):
+    (tmp_path / f"train-images-idx3-ubyte{ending}").write_bytes(b"")
+    assert cli.main(["check", str(tmp_path)]) == 1
+    assert f"mnist7 --data {tmp_path}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("content", ["", "notes.txt", "control/notes.txt", "participants.tsv", "full_df.csv"])
 def test_a_folder_that_is_no_cohort_is_refused(tmp_path, content):
     if content:

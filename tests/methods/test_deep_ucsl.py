@@ -10,6 +10,7 @@ import torch
 from sklearn.cluster import DBSCAN, AgglomerativeClustering, Birch, KMeans
 from sklearn.mixture import GaussianMixture
 
+from phenogroups.data.augment import AUGMENTATIONS
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort
 from phenogroups.evaluation.scores import score
@@ -346,3 +347,8 @@ def test_mixed_precision_finds_the_same(features):
     full, mixed = (DeepUCSL(**QUICK, precision=p).fit(features).history_[-1] for p in ("32-true", "bf16-mixed"))
     assert mixed["classification"] != full["classification"]  # rounded to eight bits
     assert mixed["classification"] == pytest.approx(full["classification"], rel=0.05)
+
+
+@pytest.mark.parametrize(("shape", "name"), [((9,), "none"), ((1, 8, 8), "digits"), ((1, 8, 8, 8), "volumes")])
+def test_inputs_of_each_kind_have_an_augmentation(shape, name):
+    assert DeepUCSL().augment(shape) == AUGMENTATIONS[name]

@@ -90,6 +90,13 @@ def test_light_brings_every_image_to_a_small_map(side, final_map, convolutions):
     assert sum(isinstance(layer, nn.Conv2d) for layer in encoder.layers) == convolutions
 
 
+@pytest.mark.parametrize(("side", "final_map"), [(16, 4), (32, 8), (48, 12), (96, 12)])
+def test_light_strides_on_every_volume(side, final_map):
+    encoder = build_encoder("light", (1, side, side, side)).eval()
+    assert encoder.layers[0].stride == (2, 2, 2)
+    assert encoder.layers[:-2](torch.zeros(1, 1, side, side, side)).shape == (1, 128, *[final_map] * 3)
+
+
 def test_light_pools_before_the_relu_without_changing_the_result():
     x = torch.randn(4, 8, 6, 6)
     assert torch.equal(torch.max_pool2d(x, 2).relu(), torch.max_pool2d(x.relu(), 2))

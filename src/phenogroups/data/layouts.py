@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from phenogroups.data.cohort import CohortError
-from phenogroups.data.decoding import ENDINGS, PICTURES, says_dicom
+from phenogroups.data.decoding import ENDINGS, PICTURES, VOLUMES, says_dicom
 from phenogroups.data.tables import TableSpec, read_table
 
 SPLITS = ("train", "val", "validation", "test")
@@ -29,7 +29,7 @@ class Layout:
 
 
 def read_layout(folder: str | Path) -> Layout:
-    """By what lies in the folder: BIDS, ODIR-5K, Kermany's X-rays or OCT, one folder per class, or images only."""
+    """By what lies in the folder: BIDS, sites, ODIR-5K, Kermany's X-rays or OCT, a folder per class, or images only."""
     folder = Path(folder)
     if not folder.is_dir():
         raise CohortError(f"Expected a folder. Received: {folder}, which is none.")
@@ -37,11 +37,25 @@ def read_layout(folder: str | Path) -> Layout:
     return _recognise(folder)(folder)
 
 
+def open_table(table: str | Path, folder: str | Path | None = None) -> Layout:
+    """A table or a folder alike; image paths of a table begin in `folder`, by default its own."""
+    if Path(table).is_dir():
+        return read_layout(table)
+    return Layout(read_table(table), TableSpec(), Path(folder or Path(table).parent))
+
+
 def _recognise(folder: Path) -> Callable[[Path], Layout]:
     if (folder / "participants.tsv").is_file():
         return bids
     if (folder / "full_df.csv").is_file():
         return odir
+    if _site_tables(folder):
+        return sites
+    if any((folder / f"train-images-idx3-ubyte{ending}").is_file() for ending in ("", ".gz")):
+        raise CohortError(
+            f"Expected a file per subject. Received: the files of MNIST in {folder}, where one digit is the disease. "
+            f"Name that digit instead of the folder: mnist7 --data {folder} (any of mnist0 to mnist9)."
+        )
     classes = {path.name for _, path in _class_folders(folder)}
     if classes == {"NORMAL", "PNEUMONIA"}:
         return chest_xray
@@ -112,8 +126,8 @@ def image_folder(folder: Path) -> Layout:
     paths = [path for path in _visible(folder) if path.is_file() and _is_image(path)]
     if not paths:
         raise CohortError(
-            f"Expected a table, or a folder of images: <class>/*, BIDS (participants.tsv), ODIR-5K (full_df.csv), or "
-            f"Kermany's X-rays or OCT. Received: {folder}, which has none of these."
+            f"Expected a table, or a folder of images: <class>/*, BIDS (participants.tsv), sites with one each, "
+            f"ODIR-5K (full_df.csv), or Kermany's X-rays or OCT. Received: {folder}, which has none of these."
         )
     rows = pd.DataFrame({"subject": [path.name for path in paths], "image": [path.name for path in paths]})
     return Layout(rows, TableSpec(image="image", subject="subject"), folder)
@@ -209,6 +223,52 @@ def bids(folder: Path, suffix: str = "T1w") -> Layout:
     notes += _left_out(strange, "folders that participants.tsv does not name")
     spec = TableSpec(image="image", subject="subject", group="participant_id")
     return Layout(pd.DataFrame(rows), spec, folder, notes)
+
+
+def sites(folder: Path) -> Layout:
+    """<site>/participants.tsv and one volume per participant anywhere below it; the site becomes a covariate.
+
+    The published code reads one folder of CAT12 maps per study with a table that is not public. Assumed here: a volume
+    (NIfTI or .npy) belongs to the participant with whose id its name or that of a folder around it begins, be it
+    mwp1sub-01_T1w.nii.gz, 01.npy or sub-01/anat/...; where a participant has grey-matter maps (mwp1), only those count.
+    """
+    rows, without, columns = [], [], None
+    for table in _site_tables(folder):
+        people = read_table(table)
+        if "participant_id" not in people.columns:
+            raise CohortError(
+                f"Expected the column participant_id in {table}. Received: {', '.join(people.columns[:10])}."
+            )
+        columns = set(people.columns) if columns is None else columns & set(people.columns)
+        site = table.parent.name
+        volumes = [path for path in _files(table.parent) if path.name.lower().endswith((*VOLUMES, ".npy"))]
+        for person in people.to_dict("records"):
+            name = person["participant_id"].strip()
+            own = _own_volumes(volumes, table.parent, name)
+            without += [] if own else [f"{site}/{name}"]
+            for path in own:
+                image = path.relative_to(folder).as_posix()
+                rows.append(person | {"image": image, "subject": image, "person": f"{site}/{name}", "site": site})
+    if not rows:
+        raise CohortError(
+            f"Expected volumes (NIfTI or .npy) named by participant_id in the sites of {folder}. Received: none of "
+            f"{len(without)} participants ({', '.join(without[:3])})."
+        )
+    known = tuple(column for column in ("age", "sex") if column in (columns or ()))
+    spec = TableSpec(image="image", subject="subject", group="person", covariates=(*known, "site"))
+    notes = _left_out(without, "participants without a volume")
+    return Layout(pd.DataFrame(rows).fillna(""), spec, folder, notes)
+
+
+def _site_tables(folder: Path) -> list[Path]:
+    return [path / "participants.tsv" for path in _visible(folder) if (path / "participants.tsv").is_file()]
+
+
+def _own_volumes(volumes: list[Path], site: Path, name: str) -> list[Path]:
+    begins = re.compile(rf"(mwp1)?(sub-)?{re.escape(name.removeprefix('sub-'))}([^A-Za-z0-9]|$)")
+    own = [path for path in volumes if any(begins.match(part) for part in path.relative_to(site).parts)]
+    grey = [path for path in own if path.name.startswith("mwp1")]
+    return grey or own
 
 
 def _pictures(folder: Path) -> list[Path]:

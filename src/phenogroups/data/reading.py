@@ -57,6 +57,8 @@ def prepare(array: np.ndarray, reading: Reading) -> np.ndarray:
         raise UnreadableInput(f"holds no numbers: its shape is {array.shape}")
     if not np.isfinite(array).all():
         raise UnreadableInput(f"holds NaN or infinite values ({(~np.isfinite(array)).sum()} of {array.size})")
+    if array.ndim == 3 and 3 in (len(reading.size or ()), len(reading.frame or ())):
+        array = array[None]  # a volume was meant, not an image of many channels
     array = _intensity(_to_unit(array), reading.intensity, is_float=array.dtype.kind == "f")
     array = _channels(array, 3 if reading.intensity == "imagenet" else reading.channels)
     array = _frame(_resize(array, reading.size), reading.frame)

@@ -3,7 +3,10 @@
 import hashlib
 from dataclasses import dataclass
 
-from phenogroups.data.cohort import Cohort, CohortError
+import numpy as np
+import pandas as pd
+
+from phenogroups.data.cohort import UNKNOWN, Cohort, CohortError
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +35,25 @@ class Study:
             train, left_out = self.cohort.split(self.held_out, run)
         scored = left_out if self.test is None else self.test
         return train, scored, scored if self.diagnosis_test is None else self.diagnosis_test
+
+    @property
+    def joined(self) -> Cohort:
+        """One cohort that says itself who is held out, if there is a test cohort of other people."""
+        test = self.test
+        if test is None or test is self.cohort:
+            return self.cohort
+        both = (self.cohort, test)
+        names = max((cohort.truth_names for cohort in both), key=len)
+        unknown = [np.full(len(cohort), UNKNOWN) if cohort.truth is None else cohort.truth for cohort in both]
+        return Cohort(
+            np.concatenate([np.asarray(cohort.inputs) for cohort in both]),
+            **{name: np.concatenate([getattr(c, name) for c in both]) for name in ("diagnosis", "subject", "group")},
+            covariates=pd.concat([cohort.covariates for cohort in both]),
+            truth=np.concatenate(unknown) if names else None,
+            truth_names=names,
+            is_test=np.repeat([False, True], [len(cohort) for cohort in both]),
+            name=self.cohort.name,
+        )
 
     @property
     def known_subgroups(self) -> int:

@@ -314,7 +314,7 @@ class DeepMethod(Method):
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation:
         if self.augmentation == "auto":
             of_features = "none" if self.views == 1 else "features"  # equal views would teach nothing
-            return resolve_augmentation(of_features if len(input_shape) == 1 else "digits")
+            return resolve_augmentation({1: of_features, 3: "digits", 4: "volumes"}[len(input_shape)])
         return resolve_augmentation(self.augmentation)
 
     def _fit(self, cohort: Cohort, progress: Progress | None) -> None:

@@ -117,11 +117,12 @@ def light(shape: Shape) -> Encoder:
     """The paper's channels at the price of a CPU: smaller kernels, and maps halved twice or until 12 pixels a side.
 
     Up to 48 pixels, two max-pools (after layers 1 and 2). Beyond, the first convolution strides by 2 (up to 96), then
-    layer 3 pools too (up to 192), then layers of 128 channels follow, each bringing one more max-pool.
+    layer 3 pools too (up to 192), then layers of 128 channels follow, each bringing one more max-pool. Of volumes, the
+    first convolution strides at any size, in place of a max-pool: at full resolution it would be most of the price.
     """
     space = len(shape) - 1
     halvings = max(2, ceil(log2(max(shape[1:]) / MAP_SIDE)))
-    stride = 2 if halvings > 2 else 1
+    stride = 2 if halvings > 2 or space == 3 else 1
     pools = halvings - (stride - 1)
     depth = max(len(CHANNELS), pools + 1)
     layers, previous = [], shape[0]

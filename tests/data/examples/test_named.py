@@ -65,9 +65,28 @@ def test_pneumonia_holds_out_patients_unless_there_is_a_test_split(tmp_path):
 
 
 def test_wrong_names(tmp_path):
-    with pytest.raises(CohortError, match=f"among {', '.join(EXAMPLES)}. Received: 'mnist9'"):
-        example("mnist9")
+    with pytest.raises(CohortError, match=f"among {', '.join(EXAMPLES)}. Received: 'mnist10'"):
+        example("mnist10")
     with pytest.raises(CohortError, match="at least 1 subject"):
         example("drawn", subjects=0)
     with pytest.raises(CohortError, match="no files for the drawn cohort"):
         example("drawn", data=tmp_path)
+
+
+def test_drawn_brains_are_volumes():
+    assert example("drawn_brains", subjects=20).cohort.input_shape == (1, 32, 32, 32)
+
+
+def test_a_study_as_one_cohort_that_says_who_is_held_out(mnist_folder):
+    study = example("mnist3", data=mnist_folder)
+    train, test = study.joined.split(0.5)
+    assert list(train.subject) == list(study.cohort.subject)
+    assert list(test.subject) == list(study.test.subject)
+    assert (test.inputs == study.test.inputs).all()
+    path = mnist_folder / "labels.json"
+    path.write_text(json.dumps({"0": "No bar", "1": "With bar"}))
+    joined = example("mnist7", data=mnist_folder, labels=path).joined
+    assert sorted(joined.truth[joined.is_test & (joined.truth >= 0)]) == [0, 1]
+    assert (joined.truth[~joined.is_test] == -1).all()
+    alone = example("drawn", subjects=40)
+    assert alone.joined is alone.cohort  # a share of it is held out

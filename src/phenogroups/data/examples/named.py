@@ -8,6 +8,7 @@ import numpy as np
 
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.examples.drawn import drawn_digits
+from phenogroups.data.examples.drawn_brains import drawn_brains
 from phenogroups.data.examples.mnist import mnist, split_of_labels
 from phenogroups.data.examples.pneumonia import has_embeddings, pneumonia_embeddings
 from phenogroups.data.study import Study
@@ -25,10 +26,10 @@ def example(name: str, *, data: Given = None, labels: Given = None, subjects: in
     return EXAMPLES[name](data, labels, subjects)
 
 
-def _drawn(data: Given, labels: Given, subjects: int | None) -> Study:
+def _drawn(draw: Callable[..., Cohort], data: Given, labels: Given, subjects: int | None) -> Study:
     if data is not None or labels is not None:
         raise CohortError("Expected no files for the drawn cohort, which is drawn with its truth. Received: a path.")
-    return Study(drawn_digits() if subjects is None else drawn_digits(subjects), held_out=HELD_OUT)
+    return Study(draw() if subjects is None else draw(subjects), held_out=HELD_OUT)
 
 
 def _mnist(digit: int, data: Given, labels: Given, subjects: int | None) -> Study:
@@ -58,8 +59,8 @@ def _some(cohort: Cohort, subjects: int | None) -> Cohort:
 
 
 EXAMPLES: dict[str, Callable[[Given, Given, int | None], Study]] = {
-    "drawn": _drawn,
-    "mnist7": partial(_mnist, 7),
-    "mnist1": partial(_mnist, 1),
+    "drawn": partial(_drawn, drawn_digits),
+    "drawn_brains": partial(_drawn, drawn_brains),
+    **{f"mnist{digit}": partial(_mnist, digit) for digit in range(10)},
     "pneumonia": _pneumonia,
 }

@@ -1,6 +1,6 @@
 """What kinds of one handwritten digit there are, told apart by a network that knows only "this digit or not".
 
-python examples/02_mnist.py --digit 1 --data DIR --picture ones.png; without --data the files are fetched.
+python examples/06_mnist.py --digit 1 --data DIR --picture ones.png; without --data the files are fetched.
 """
 
 import argparse

@@ -1,0 +1,70 @@
+"""Which rows of a table are studied, and which of them are held out: what a recipe says of a public cohort."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pandas as pd
+
+from phenogroups.data.cohort import CohortError
+from phenogroups.data.tables import TableSpec
+
+Words = Mapping[str, list[str]]  # of a column
+HELD_OUT = "held_out_by_recipe"  # a column made here
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Applied in this order; by default everybody is studied and the table says who is held out."""
+
+    leave_out: Words = field(default_factory=dict)  # rows with these words in a column
+    hold_out: Words = field(default_factory=dict)  # rows with these words in a column are scored, all others trained on
+    drop_tested: bool = False  # from training: groups that are also held out
+    most_per_group: int | None = None  # rows of a group that are trained on
+    most: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows with a word in a column, trained on
+
+    def __call__(self, rows: pd.DataFrame, spec: TableSpec) -> tuple[pd.DataFrame, TableSpec]:
+        """The rows that are studied, in their order, and the spec that knows who of them is held out."""
+        if self == Selection():
+            return rows, spec
+        rows = rows[~_among(rows, self.leave_out)]
+        if self.hold_out:
+            out = _among(rows, self.hold_out)
+            rows = rows.assign(**{HELD_OUT: out.map({True: "test", False: "train"})})
+            spec = replace(spec, split=HELD_OUT)
+        held_out = pd.Series(False, index=rows.index)
+        if spec.split is not None:
+            held_out = _column(rows, spec.split).str.lower() != "train"
+            if held_out.all() or not held_out.any():  # what is left is one part only: a share of it is held out later
+                held_out[:], spec = False, replace(spec, split=None)
+        kept = pd.Series(True, index=rows.index)
+        group = None if spec.group is None else _column(rows, spec.group)
+        if self.drop_tested and group is not None:
+            kept &= held_out | ~group.isin(group[held_out])
+        if self.most_per_group is not None and group is not None:
+            place = group[kept & ~held_out].groupby(group).cumcount()
+            kept[place.index[place >= self.most_per_group]] = False
+        for column, limits in self.most.items():
+            words = _column(rows, column)
+            for word, most in limits.items():
+                chosen = rows.index[(words == word) & kept & ~held_out]
+                kept[chosen[most:]] = False
+        if not kept.any():
+            raise CohortError("Expected rows to study. Received: none, as the recipe leaves out all. Mend its [rows].")
+        return rows[kept].reset_index(drop=True), spec
+
+
+def _among(rows: pd.DataFrame, words: Words) -> pd.Series:
+    """Which rows have one of the words in any of the columns."""
+    found = pd.Series(False, index=rows.index)
+    for column, some in words.items():
+        cells = _column(rows, column)
+        found |= cells.isin(some)
+    return found
+
+
+def _column(rows: pd.DataFrame, name: str) -> pd.Series:
+    if name not in rows.columns:
+        raise CohortError(
+            f"Expected the column {name!r}, which the recipe names. Received: {', '.join(map(repr, rows.columns))}."
+        )
+    return rows[name].str.strip()

@@ -1,0 +1,104 @@
+"""Settings by name: how a cohort is read and which method finds its subgroups, one readable TOML file each.
+
+The files beside this one are the paper's cohorts as published, and a faster version of each for a CPU (-fast).
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from phenogroups.data.cohort import Cohort
+from phenogroups.data.layouts import open_table
+from phenogroups.data.reading import Reading
+from phenogroups.data.selection import Selection
+from phenogroups.data.tables import TableSpec, read_cohort
+from phenogroups.methods import METHODS, Method, build_method
+
+FOLDER = Path(__file__).parent
+RECIPES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+COLUMNS = tuple(f.name for f in fields(TableSpec) if f.name != "reading")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a file says; whatever is given beside it wins."""
+
+    method: str = "deep_ucsl"
+    subgroups: int = 2
+    held_out: float = 0.2  # share, where the cohort itself does not say who is held out
+    table: Mapping[str, Any] = field(default_factory=dict)  # of data.tables.TableSpec
+    rows: Selection = field(default_factory=Selection)
+    reading: Mapping[str, Any] = field(default_factory=dict)  # of data.reading.Reading
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the method
+    name: str = ""
+
+    def build(self, **settings: Any) -> Method:
+        """The method, not yet fitted."""
+        return build_method(self.method, {"n_subgroups": self.subgroups, **self.settings, **settings})
+
+    def settings_of(self, method: str) -> dict[str, Any]:
+        """The settings for this method: its own get all, so that a wrong one is named; another, those that it has."""
+        if method not in METHODS or method == self.method:
+            return dict(self.settings)
+        known = {f.name for f in fields(METHODS[method]())}
+        return {key: value for key, value in self.settings.items() if key in known}
+
+    def spec(self, known: TableSpec, columns: Mapping[str, Any], reading: Mapping[str, Any]) -> TableSpec:
+        """What the folder tells, what this recipe says and what else was given: the latter wins."""
+        return replace(known, **{**self.table, **columns}, reading=Reading(**{**self.reading, **reading}))
+
+    def read(
+        self, table: str | Path, *, folder: str | Path | None = None, cache: str | Path | None = None, **columns: Any
+    ) -> Cohort:
+        """The cohort of a table or folder, read as the recipe says."""
+        found = open_table(table, folder)
+        rows, spec = self.rows(found.rows, self.spec(found.spec, columns, {}))
+        return read_cohort(rows, spec, folder=found.folder, name=Path(table).resolve().stem, cache=cache)
+
+
+def recipe(name: str | Path) -> Recipe:
+    """By its name here, or the path of a file; everything wrong in it is said before anything is read."""
+    path = FOLDER / f"{name}.toml" if str(name) in RECIPES else Path(name)
+    if path.suffix != ".toml" or not path.is_file():
+        raise ValueError(
+            f"Expected a recipe among {', '.join(RECIPES)}, or the path of a TOML file. Received: {str(name)!r}."
+        )
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"Expected a recipe in TOML. Received: {path}, unreadable ({error}).") from error
+    try:
+        return _checked(told, path.stem)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _checked(told: dict[str, Any], name: str) -> Recipe:
+    _refuse_unknown("recipe", told, [f.name for f in fields(Recipe) if f.name != "name"])
+    for section, known in (
+        ("table", COLUMNS),
+        ("rows", [f.name for f in fields(Selection)]),
+        ("reading", [f.name for f in fields(Reading)]),
+        ("settings", None),  # the method knows them
+    ):
+        part = told.setdefault(section, {})
+        if not isinstance(part, dict):
+            raise ValueError(f"Expected [{section}] with keys of its own. Received: {part!r}.")
+        if known is not None:
+            _refuse_unknown(f"[{section}]", part, known)
+    for section in ("table", "reading"):
+        told[section] = {key: tuple(v) if isinstance(v, list) else v for key, v in told[section].items()}
+    found = Recipe(**{**told, "rows": Selection(**told["rows"]), "name": name})
+    if not isinstance(found.held_out, float) or not 0 < found.held_out < 1:
+        raise ValueError(f"Expected held_out as a share between 0 and 1. Received: {found.held_out!r}.")
+    Reading(**found.reading)
+    found.build()
+    return found
+
+
+def _refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    strange = [key for key in given if key not in known]
+    if strange:
+        raise ValueError(f"Expected keys of {what} among {', '.join(known)}. Received: {', '.join(strange)}.")
