@@ -447,7 +447,7 @@ def test_a_test_table(features_csv, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere.csv"], "a table of subjects or an example cohort (drawn, mnist7, mnist1, pneumonia)"),
+        (["nowhere.csv"], "a table of subjects or an example cohort (drawn, drawn_brains, mnist0, "),
         (["drawn", "--truth", "kind"], "Expected --truth only with a table. Received: the example drawn"),
         (["drawn", "--data", "."], "Expected no files for the drawn cohort"),
         (["TABLE", "--labels", "x.json"], "with --labels, which are for examples"),

