@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from phenogroups import choosing
 from phenogroups.data.examples.drawn_table import drawn_table
-from phenogroups.evaluation import confounds, profiles
+from phenogroups.evaluation import confounds, number, profiles
 from phenogroups.evaluation.diagnostics import Diagnostics
 from phenogroups.methods import Prediction
 
@@ -18,7 +19,8 @@ def test_the_code_warns_of_the_scanner_and_the_text_names_what_it_finds(capsys):
     cohort = drawn_table(120, subgroups=1, site_effect=6)
     site = (cohort.covariates["site"] == "B").to_numpy().astype(int)
     known = {"cohort": cohort, "prediction": Prediction(np.eye(2)[site], None, cohort.inputs)}
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    section = TEXT.split("## Are they only age, sex or scanner?")[1].split("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     exec(code, known)
     assert "They may be site and not disease." in capsys.readouterr().out
     unnamed = {"covariate", "among"}
@@ -33,6 +35,27 @@ def test_the_text_has_the_thresholds_of_the_code():
     assert f"fewer than {confounds.LEAST_KNOWN} known" in TEXT
     assert f"Codes of fewer than {confounds.LEAST_SHARED} subjects" in TEXT
     assert f"{profiles.PERMUTATIONS:,} permutations where an expected count is below {profiles.SMALL}" in TEXT
+
+
+def test_the_text_has_the_rule_of_the_code():
+    for text in (
+        f"p of at most {number.SURE}", f"at least {number.GAP} of", f"at least {number.SHARE_OF_BEST} of the best",
+        f"stability of at least {number.STABLE}", f"{choosing.MOST_SUBJECTS:,} subjects",
+        f"{choosing.ENCODERS} encoders",
+    ):  # fmt: skip
+        assert text in TEXT, text
+    columns = {
+        "gain",
+        "gap",
+        "stability",
+        "silhouette",
+        "davies_bouldin",
+        "bic",
+        "x_means",
+        "dec_ratio",
+        "diagnosis_bacc",
+    }
+    assert [name for name in sorted(columns) if f"`{name}`" not in TEXT] == []
 
 
 def test_a_strong_effect_among_sixty_patients_is_warned_of_as_often_as_the_text_says(monkeypatch):

@@ -349,7 +349,7 @@ def test_the_commands_of_the_pages(features, tmp_path, monkeypatch):
     rows = pd.DataFrame(features.inputs, columns=list("abcdef")).assign(diagnosis=features.diagnosis)
     for name in ("subjects.csv", "new_subjects.csv"):
         rows.to_csv(name, index=False)
-    section = (DOCS / "trust.md").read_text().split("## Consensus")[1].split("\n## ")[0]
+    section = (DOCS / "trust.md").read_text().split("## Do several runs agree?")[1].split("\n## ")[0]
     discovering, predicting = re.findall(r"^phenogroups (.*)$", section, flags=re.MULTILINE)
     assert cli.main([*shlex.split(discovering.replace("--runs 5", "--runs 2")), *quick]) == 0
     assert cli.main(shlex.split(predicting)) == 0

@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from scipy.stats import gamma
 from torch import Tensor
 
-SMALLEST = 0.02  # a subgroup with a smaller share is a handful of outliers
+SMALLEST, FEWEST = 0.02, 10  # share and number of members below which a subgroup is a handful of outliers
 RIDGE = 1e-4  # on the shared covariance, relative: single precision
 FIRST_LOOK, CLIMB = 6, 60  # iterations of every start, and of the best of them
 TOLERANCE = 1e-4  # nats per subject that an iteration must gain
 STARTS, STARTS_OF_SURROGATES = (60, 8), (30, 5)  # of a step: in all, and at least so many for each subgroup to split
-KEPT, KEPT_OF_SURROGATES = 6, 3  # starts that climb on after the first look
+KEPT, KEPT_OF_SURROGATES = 10, 3  # starts that climb on after the first look
 GRID = 128  # points at which a density is looked at
 REACH = 4.5  # deviations that the grid spans to either side
 BANDWIDTH = 1.0  # of a density in which gaps are looked for: so many deviations times n^(-1/5)
@@ -138,6 +138,7 @@ def grow(
     """
     batch, n, dims = z.shape
     each = torch.arange(batch)[:, None]
+    smallest = max(SMALLEST, FEWEST / n)
 
     def repeated(times: int) -> Tensor:
         return z[:, None].expand(batch, times, n, dims).reshape(batch * times, n, dims)
@@ -145,7 +146,7 @@ def grow(
     def climbed(start: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
         q, level = climb(repeated(start.shape[1]), start.flatten(0, 1), iterations)
         q, level = q.view(start.shape), level.view(start.shape[:2])
-        return q, torch.where(q.mean(2).amin(2) >= SMALLEST, level, -torch.inf)
+        return q, torch.where(q.mean(2).amin(2) >= smallest, level, -torch.inf)
 
     q, level = climbed(split_at_random(z, q, starts, rng), FIRST_LOOK)
     best = level.topk(min(kept, level.shape[1]), 1).indices

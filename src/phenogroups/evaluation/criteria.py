@@ -81,7 +81,7 @@ def experts_accuracy(x: np.ndarray, is_patient: np.ndarray, q: np.ndarray, seed:
     ill = train[is_patient[train]]
     labels = belief[ill].argmax(axis=1)
     gate = np.ones((len(test), k)) / k
-    if len(np.unique(labels)) == k:
+    if 1 < k == len(np.unique(labels)):
         gate = LogisticRegression(max_iter=500).fit(x[ill], labels).predict_proba(x[test])
     p = np.zeros(len(test))
     for i in range(k):

@@ -6,7 +6,6 @@ was not put there by training for K, and nothing is trained for a single K.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -27,14 +26,13 @@ FEWEST_COMPONENTS = 5
 PATIENTS_PER_COMPONENT = 20
 SEEN_BY_EXPERTS = 30  # components of everybody, for the mixture of experts
 WINSORISE = 2.5  # deviations beyond which a coordinate is pulled in
-SHUFFLES = 19  # of diagnoses
-RUNS = 4  # that stability compares, each on another half of the patients
+RUNS = 5  # that stability compares, each without another fifth of the patients
 KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be known to be taken out
 # the rule: a number of subgroups passes if
 SURE = 0.01  # p of its gain is at most this,
 GAP = 0.03  # between any two subgroups at least this share is missing,
 SHARE_OF_BEST = 0.5  # it gains at least this much of what the best smaller number gained,
-STABLE = 0.6  # and runs on other patients agree at least so much
+STABLE = 0.6  # and runs agree at least so much about patients that they have not seen
 
 Told = Callable[[str], None]
 
@@ -69,9 +67,11 @@ def choose(
     patients = disease_vectors(embeddings, is_patient, covariates)[torch.as_tensor(is_patient)]
     found = steps(patients, most, surrogates=surrogates, seed=seed, told=lambda k: told(f"{k} subgroups"))
     told("stability")
-    again = stability(runs_of(embeddings, is_patient, covariates), len(patients), found[-1].subgroups, seed=seed)
+    labels = [step.q.argmax(1).numpy() for step in found]
+    again = stability(runs_of(embeddings, is_patient, covariates), labels, seed=seed)
     alike, _ = without_more_groups(patients.float(), torch.ones(len(patients), 1), 1, np.random.default_rng(seed))
-    by_chance = stability(lambda _: alike[0], len(patients), found[-1].subgroups, seed=seed)
+    of_nobody = [q.argmax(1).numpy() for q in path(alike[0], found[-1].subgroups, seed=seed)]
+    by_chance = stability(lambda _: alike[0], of_nobody, seed=seed)
     told("criteria")
     everybody = principal(np.hstack(embeddings), SEEN_BY_EXPERTS)
     rows = [
@@ -94,17 +94,18 @@ def choose(
     ]
     choice = decide(pd.DataFrame(rows), least)
     told("shuffled diagnoses")
-    return replace(choice, p_shuffled=shuffled(embeddings, is_patient, covariates, max(choice.subgroups, least), seed))
+    k = max(choice.subgroups, least)
+    return replace(choice, p_shuffled=shuffled(embeddings, is_patient, covariates, k, surrogates, seed))
 
 
 def decide(criteria: pd.DataFrame, least: int = 2) -> Choice:
     """The largest number of subgroups that passes all four tests; none if no number does."""
     fails = pd.DataFrame(
         {
-            "a cohort without this step gains as much": criteria["p_gain"] > SURE,
+            "chance alone gains as much": criteria["p_gain"] > SURE,
             "no gap lies between some of them": criteria["gap"] < GAP,
             "they add little to what fewer tell": criteria["gain"] < SHARE_OF_BEST * criteria["gain"].cummax(),
-            "other patients give other ones": criteria["stability"] < STABLE,
+            "runs without some patients put them elsewhere": criteria["stability"] < STABLE,
         }
     )
     criteria = criteria.assign(passes=~fails.any(axis=1))
@@ -124,14 +125,19 @@ def decide(criteria: pd.DataFrame, least: int = 2) -> Choice:
     k = int(criteria.loc[row, "subgroups"])
     beyond = f"; with {k + 1}, {failing(row + 1)}" if row + 1 in fails.index else ""
     reason = (
-        f"{k} subgroups: a gap lies between any two of them, and other halves of the patients give the same ones "
-        f"(agreement {criteria.loc[row, 'stability']:.2f}, where 1 is the same and 0 is chance){beyond}."
+        f"{k} subgroups: a gap lies between any two of them, and runs that have not seen a patient put him into the "
+        f"same one (agreement {criteria.loc[row, 'stability']:.2f}, where 1 is the same and 0 is chance){beyond}."
     )
     return Choice(k, reason, p, np.nan, criteria)
 
 
 def shuffled(
-    embeddings: list[np.ndarray], is_patient: np.ndarray, covariates: pd.DataFrame, k: int, seed: int = 0
+    embeddings: list[np.ndarray],
+    is_patient: np.ndarray,
+    covariates: pd.DataFrame,
+    k: int,
+    times: int = 19,
+    seed: int = 0,
 ) -> float:
     """The share of shuffled diagnoses with which `k` subgroups are as specific to the patients as they are in truth.
 
@@ -147,8 +153,8 @@ def shuffled(
         return specificity([tied_mixture(patients, k, start=q, max_iterations=0)], patients, controls)[0]
 
     truly = specific(is_patient)
-    as_much = sum(specific(rng.permutation(is_patient)) >= truly for _ in range(SHUFFLES))
-    return (1 + as_much) / (1 + SHUFFLES)
+    as_much = sum(specific(rng.permutation(is_patient)) >= truly for _ in range(times))
+    return (1 + as_much) / (1 + times)
 
 
 def disease_vectors(embeddings: list[np.ndarray], is_patient: np.ndarray, covariates: pd.DataFrame) -> Tensor:
@@ -158,7 +164,7 @@ def disease_vectors(embeddings: list[np.ndarray], is_patient: np.ndarray, covari
     components = max(FEWEST_COMPONENTS, min(COMPONENTS, int(is_patient.sum()) // PATIENTS_PER_COMPONENT))
     space = fit_space(
         rest, torch.as_tensor(is_patient), remove_severity=True, winsorise=WINSORISE,
-        components=min(components, rest.shape[1]),
+        components=min(components, rest.shape[1] - 1),  # along severity nothing is left but what was pulled in
     )  # fmt: skip
     return space(rest)
 
@@ -207,22 +213,18 @@ def runs_of(embeddings: list[np.ndarray], is_patient: np.ndarray, covariates: pd
     return vectors
 
 
-def stability(vectors: Callable[[int], Tensor], n: int, most: int, *, seed: int = 0) -> list[float]:
-    """For 2 to `most` subgroups, the mean adjusted Rand index between runs, on patients that neither of the two saw."""
-    rng = np.random.default_rng(seed)
-    halves, labels = [], []
+def stability(vectors: Callable[[int], Tensor], reference: list[np.ndarray], *, seed: int = 0) -> list[float]:
+    """Adjusted Rand index of the reference labels (one array for each K from 2 on) with those of runs, on the patients
+    that a run has not seen: each of the runs leaves out another part, so that everybody is left out once.
+    """
+    n, most = len(reference[0]), len(reference) + 1
+    part = np.random.default_rng(seed).permutation(n) % RUNS
+    agree = np.zeros((RUNS, most - 1))
     for run in range(RUNS):
-        z = vectors(run)
-        half = rng.permutation(n) < n // 2
-        seen = z[torch.as_tensor(half)]
-        halves.append(half)
-        fits = [tied_mixture(seen, q.shape[1], start=q, max_iterations=0) for q in path(seen, most, seed=seed + run)]
-        labels.append([fit.log_posterior(z.double()).argmax(1).numpy() for fit in fits])
-    found = []
-    for k in range(most - 1):
-        agree = [
-            adjusted_rand_score(*(labels[run][k][~halves[a] & ~halves[b]] for run in (a, b)))
-            for a, b in combinations(range(RUNS), 2)
-        ]
-        found.append(float(np.mean(agree)))
-    return found
+        z, unseen = vectors(run), part == run
+        seen = z[torch.as_tensor(~unseen)]
+        for i, q in enumerate(path(seen, most, seed=seed + run)):
+            fit = tied_mixture(seen, q.shape[1], start=q, max_iterations=0)
+            labels = fit.log_posterior(z[torch.as_tensor(unseen)].double()).argmax(1).numpy()
+            agree[run, i] = adjusted_rand_score(reference[i][unseen], labels)
+    return agree.mean(axis=0).tolist()
