@@ -14,6 +14,7 @@ from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from phenogroups.clustering.mixture import TiedMixture, kmeans_start, tied_mixture, tied_mixtures
+from phenogroups.clustering.sums import ALONE, Sums
 
 SEARCHED = 1500  # patients and controls among whom candidates are compared; the winner is fitted on all
 SMALLEST = 0.02  # a subgroup with a smaller share of the patients is a handful of outliers
@@ -22,12 +23,14 @@ GAP_WEIGHT = 10  # of a gap's nats: they are few even where subgroups are plain 
 BINS = (8, 40)  # of a histogram, at least and at most: one for 20 subjects
 
 
-def contrastive_mixture(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0) -> TiedMixture:
+def contrastive_mixture(
+    patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0, sums: Sums = ALONE
+) -> TiedMixture:
     """The most specific of many tied mixtures of the patients, fitted on all of them."""
-    found = specific_mixtures(patients, controls, n_subgroups, seed=seed)
+    found = specific_mixtures(thinned(patients, sums), thinned(controls, sums), n_subgroups, seed=seed)
     if not found:  # every candidate had a subgroup too small to be one
-        return tied_mixture(patients, n_subgroups, seed=seed)
-    return tied_mixture(patients, n_subgroups, start=found[0].log_posterior(patients.double()).exp())
+        return tied_mixture(patients, n_subgroups, seed=seed, sums=sums)
+    return tied_mixture(patients, n_subgroups, start=found[0].log_posterior(patients.double()).exp(), sums=sums)
 
 
 def specific_mixtures(
@@ -113,6 +116,6 @@ def gains(z: Tensor, starts: Tensor) -> list[float]:
     ]
 
 
-def thinned(z: Tensor) -> Tensor:
-    """Evenly spaced rows, as many as candidates are compared among."""
-    return z[:: -(-len(z) // SEARCHED)]
+def thinned(z: Tensor, sums: Sums = ALONE) -> Tensor:
+    """Evenly spaced rows of everybody's, as many as candidates are compared among."""
+    return sums.sample(z, SEARCHED)

@@ -7,6 +7,9 @@ from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
 from phenogroups.clustering.sinkhorn import sinkhorn
+from phenogroups.clustering.sums import ALONE, Sums
+
+STARTED = 2**16  # subjects among whom K-means++ chooses its starts, at most
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,17 @@ def sinkhorn_kmeans(
     start: Tensor | None = None,  # centroids to descend from instead
     max_iterations: int = 100,
     seed: int = 0,
+    sums: Sums = ALONE,
 ) -> Clusters:
     """The best of `n_starts` K-means++ starts, by the inertia of the nearest centroid."""
     if start is not None:
-        return _descend(z, start, balance, epsilon, spherical, max_iterations)
+        return _descend(z, start, balance, epsilon, spherical, max_iterations, sums)
+    some = sums.sample(z, STARTED).cpu().numpy()
     best: Clusters | None = None
     for i in range(n_starts):
-        centroids, _ = kmeans_plusplus(z.cpu().numpy(), n_subgroups, random_state=seed * n_starts + i)
+        centroids, _ = kmeans_plusplus(some, n_subgroups, random_state=seed * n_starts + i)
         centroids = torch.as_tensor(centroids, dtype=z.dtype, device=z.device)
-        found = _descend(z, centroids, balance, epsilon, spherical, max_iterations)
+        found = _descend(z, centroids, balance, epsilon, spherical, max_iterations, sums)
         if best is None or found.inertia < best.inertia:
             best = found
     if best is None:
@@ -56,34 +61,35 @@ def sinkhorn_kmeans(
 
 
 def _descend(
-    z: Tensor, centroids: Tensor, balance: float, epsilon: float, spherical: bool, max_iterations: int
+    z: Tensor, centroids: Tensor, balance: float, epsilon: float, spherical: bool, max_iterations: int, sums: Sums
 ) -> Clusters:
     labels = None
     iteration = 0
     for iteration in range(1, max_iterations + 1):  # noqa: B007
         squared = squared_distances(z, centroids)
-        previous, labels = labels, balanced_labels(squared, balance, epsilon)
-        if previous is not None and torch.equal(previous, labels):
+        previous, labels = labels, balanced_labels(squared, balance, epsilon, sums)
+        if previous is not None and not sums((previous != labels).sum()):
             break
-        member = torch.nn.functional.one_hot(labels, len(centroids)).to(z)
-        sizes = member.sum(0)
-        centroids = member.T @ z / sizes.clamp_min(1)[:, None]
+        means, sizes = sums.member_means(torch.nn.functional.one_hot(labels, len(centroids)), z)
+        centroids = means.to(z)
         if spherical:  # in each round: means of different length would move the borders between subgroups
             centroids = torch.nn.functional.normalize(centroids, dim=1)
         if (sizes == 0).any():  # an empty subgroup starts again at the subjects farthest from their own centroid
             empty = torch.nonzero(sizes == 0).flatten()
-            far = squared.gather(1, labels[:, None]).flatten().topk(len(empty)).indices
-            centroids[empty] = z[far]
-    inertia = squared_distances(z, centroids).min(dim=1).values.mean().item()
+            away = squared.gather(1, labels[:, None]).flatten()
+            far = away.topk(min(len(empty), len(away))).indices  # here; they are compared with those elsewhere
+            farthest = sums.gather(away[far]).topk(len(empty)).indices
+            centroids[empty] = sums.gather(z[far])[farthest]
+    inertia = sums.mean(squared_distances(z, centroids).min(dim=1).values).item()
     return Clusters(centroids, inertia, iteration)
 
 
-def balanced_labels(squared: Tensor, balance: float, epsilon: float) -> Tensor:
+def balanced_labels(squared: Tensor, balance: float, epsilon: float, sums: Sums = ALONE) -> Tensor:
     """Nearest centroid, after Sinkhorn has moved the sizes a share `balance` of the way to equal ones."""
     nearest = squared.argmin(dim=1)
     if balance == 0:
         return nearest
     k = squared.shape[1]
-    own = torch.bincount(nearest, minlength=k).to(squared) / len(squared)
+    own = sums.mean(torch.nn.functional.one_hot(nearest, k))
     sizes = balance / k + (1 - balance) * own
-    return sinkhorn(inverse_square_proportions(squared), epsilon, sizes).argmax(dim=1)
+    return sinkhorn(inverse_square_proportions(squared), epsilon, sizes, sums=sums).argmax(dim=1)

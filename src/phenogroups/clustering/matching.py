@@ -5,6 +5,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from phenogroups.clustering.sums import ALONE, Sums
+
 
 def match_centroids(previous: Tensor, current: Tensor) -> Tensor:
     """The permutation `order` (K,) such that `current[order[k]]` is the subgroup that was `previous[k]`."""
@@ -26,13 +28,24 @@ def match_centroids(previous: Tensor, current: Tensor) -> Tensor:
     return torch.as_tensor(order, dtype=torch.long, device=current.device)
 
 
-def match_members(before: Tensor, z: Tensor, centroids: Tensor) -> Tensor:
+def match_members(before: Tensor, z: Tensor, centroids: Tensor, sums: Sums = ALONE) -> Tensor:
     """The permutation `order` (K,) such that `centroids[order[k]]` lies where the earlier members of k are now.
 
     `before` (n,) is who belonged where; an encoder in training moves everybody, so old centroids are no measure.
     """
-    member = torch.nn.functional.one_hot(before, len(centroids)).to(z)
-    return match_centroids(member.T @ z / member.sum(0).clamp_min(1)[:, None], centroids)
+    means, _ = sums.member_means(torch.nn.functional.one_hot(before, len(centroids)), z)
+    return match_centroids(means, centroids)
+
+
+def adjusted_rand(a: Tensor, b: Tensor, n_subgroups: int, sums: Sums = ALONE) -> float:
+    """Adjusted Rand index (Hubert & Arabie 1985) of two splits (n,) of subjects who may be spread over processes."""
+    one_hot = torch.nn.functional.one_hot
+    table = sums(one_hot(a, n_subgroups).double().T @ one_hot(b, n_subgroups).double())
+    both, in_a, in_b, all_pairs = (
+        (counts * (counts - 1) / 2).sum().item() for counts in (table, table.sum(1), table.sum(0), table.sum())
+    )
+    expected, highest = in_a * in_b / max(all_pairs, 1), (in_a + in_b) / 2
+    return 1.0 if highest == expected else (both - expected) / (highest - expected)
 
 
 def match_labels(predicted: np.ndarray, truth: np.ndarray, n_subgroups: int) -> np.ndarray:

@@ -6,6 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from phenogroups.clustering.sums import ALONE, Sums
+
 Scaler = Literal["standard", "robust", "none"]
 
 
@@ -21,8 +23,9 @@ class DiseaseSpace:
 
     def __call__(self, embedding: Tensor) -> Tensor:
         z = (embedding - self.center) / self.scale
-        z = z - (z @ self.severity)[:, None] * self.severity
-        return z.clamp(-self.limit, self.limit) @ self.basis
+        # products in double precision: rounded back, a row has the same bits in any company
+        z = z - (z.double() @ self.severity.double())[:, None].to(z) * self.severity
+        return (z.clamp(-self.limit, self.limit).double() @ self.basis.double()).to(z)
 
 
 def fit_space(
@@ -33,16 +36,17 @@ def fit_space(
     remove_severity: bool = False,
     winsorise: float | None = None,
     components: int | None = None,
+    sums: Sums = ALONE,
 ) -> DiseaseSpace:
     """Scaling by the statistics of the patients alone (reference: the scaler is fitted on train patients)."""
-    patients = embedding[is_patient]
-    center, scale = scaling(patients, scaler)
+    patients, controls = embedding[is_patient], embedding[~is_patient]
+    center, scale = scaling(patients, scaler, sums)
     dims = embedding.shape[1]
     severity = torch.zeros(dims, dtype=embedding.dtype, device=embedding.device)
-    if remove_severity and not is_patient.all():
+    if remove_severity and sums.places(len(controls))[1]:
         # the first thing that varies among patients is how ill they look, not in which way
-        toward = -((embedding[~is_patient] - center) / scale).mean(0)
-        severity = torch.nn.functional.normalize(toward, dim=0)
+        toward = -sums.mean((controls - center) / scale)
+        severity = torch.nn.functional.normalize(toward, dim=0).to(embedding)
     limit = torch.tensor(
         float("inf") if winsorise is None else winsorise, dtype=embedding.dtype, device=embedding.device
     )
@@ -51,20 +55,21 @@ def fit_space(
     if components is None or components >= dims:
         return space
     z = space(patients).double()
-    z = z - z.mean(0)
-    _, vectors = torch.linalg.eigh(z.T @ z)
+    z = z - sums.mean(z)
+    _, vectors = torch.linalg.eigh(sums(z.T @ z))
     leading = vectors.flip(1)[:, :components]
     # an eigenvector's sign is arbitrary: fix it, so that the same data give the same coordinates
     sign = leading.gather(0, leading.abs().argmax(0, keepdim=True)).sign()
     return DiseaseSpace(center, scale, severity, (leading * sign).to(embedding.dtype), limit)
 
 
-def scaling(patients: Tensor, scaler: Scaler) -> tuple[Tensor, Tensor]:
-    """Centre and scale (dims,) by the statistics of these patients."""
+def scaling(patients: Tensor, scaler: Scaler, sums: Sums = ALONE) -> tuple[Tensor, Tensor]:
+    """Centre and scale (dims,) by the statistics of these patients; `robust` needs all of them in one process."""
     if scaler == "none":
-        return torch.zeros_like(patients[0]), torch.ones_like(patients[0])
+        return patients.new_zeros(patients.shape[1:]), patients.new_ones(patients.shape[1:])
     if scaler == "standard":
-        center, scale = patients.mean(0), patients.std(0, correction=0)
+        center = sums.mean(patients).to(patients)
+        scale = sums.mean((patients - center).square()).sqrt().to(patients)
     elif scaler == "robust":
         low, center, high = patients.quantile(patients.new_tensor([0.25, 0.5, 0.75]), dim=0)
         scale = high - low
