@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phenogroups.data.augment import Augmentation
+from phenogroups.data.augment import Augmentation, Part
 from phenogroups.data.stored import Inputs
 
 NUMBERS_AT_ONCE = 2**22  # in a block of inputs: two volumes of 128 voxels a side
@@ -45,12 +45,15 @@ def training_batches(
     views: int,
     augmentation: Augmentation,
     partners: Callable[[Tensor], Tensor | None] = lambda index: None,
+    rows: slice = slice(None),
     device: torch.device | str = "cpu",
 ) -> Iterator[Batch]:
     """`steps` batches from as many shuffled passes as that takes; incomplete batches are left out.
 
-    `partners` may name another subject for each of a batch, whose view then follows those of its own.
+    `partners` may name another subject for each of a batch, whose view then follows those of its own. Views are of
+    the `rows` of a batch only, each as it would be in the whole; diagnosis and index are of all.
     """
+    part = Part(rows, size)
     per_pass = len(inputs) // size
     order = torch.empty(0, dtype=torch.long)
     for step in range(steps):
@@ -58,11 +61,11 @@ def training_batches(
         if place == 0:
             order = torch.randperm(len(inputs))
         index = order[place * size : (place + 1) * size]
-        x = as_tensor(inputs[index.numpy()], device)
-        seen = [augmentation(x) for _ in range(views)]
+        x = as_tensor(inputs[index[rows].numpy()], device)
+        seen = [augmentation(x, part) for _ in range(views)]
         others = partners(index.to(device))
         if others is not None:
-            seen.append(augmentation(as_tensor(inputs[others.cpu().numpy()], device)))
+            seen.append(augmentation(as_tensor(inputs[others[rows].cpu().numpy()], device), part))
         yield Batch(tuple(seen), diagnosis[index.to(diagnosis.device)], index.to(device))
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.linear import Hyperplane, logistic_hyperplane
 from phenogroups.clustering.space import Scaler, scaling
+from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.methods.base import DeepMethod
 from phenogroups.networks.network import Network
 
@@ -23,11 +24,13 @@ class Centroids:
         return inverse_square_proportions(squared_distances((z - self.center) / self.scale, self.centroids))
 
 
-def centroids_of(patients: Tensor, n_subgroups: int, scaler: Scaler, *, n_starts: int = 10, seed: int) -> Centroids:
+def centroids_of(
+    patients: Tensor, n_subgroups: int, scaler: Scaler, *, n_starts: int = 10, seed: int, sums: Sums = ALONE
+) -> Centroids:
     """K-means on embeddings of patients, scaled by their own statistics."""
-    center, scale = scaling(patients, scaler)
+    center, scale = scaling(patients, scaler, sums)
     z = (patients - center) / scale
-    found = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=n_starts, seed=seed)
+    found = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=n_starts, seed=seed, sums=sums)
     return Centroids(center, scale, found.centroids)
 
 
@@ -39,8 +42,13 @@ class ClusteredAfterwards(DeepMethod):
     e_step_each_epoch: ClassVar[bool] = False
     beliefs_type: ClassVar[type] = Centroids
 
+    @property
+    def shares(self) -> bool:  # pyright: ignore
+        return self.scaler != "robust"  # quantiles need everybody
+
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
-        return centroids_of(embedding[diagnosis == 1], self.n_subgroups, self.scaler, seed=self.seed)
+        patients = embedding[diagnosis == 1]
+        return centroids_of(patients, self.n_subgroups, self.scaler, seed=self.seed, sums=self.sums)
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         return {"subgroup": beliefs.proportions(self.project(network, embedding))}
@@ -60,6 +68,7 @@ class DiagnosedAfterwards(ClusteredAfterwards):
     """Diagnosis too is learned from the finished embedding, by logistic regression."""
 
     beliefs_type: ClassVar[type] = CentroidsAndHyperplane
+    shares: ClassVar[bool] = False  # the regression needs everybody
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> CentroidsAndHyperplane:
         found = super().e_step(embedding, diagnosis, previous, epoch)

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 from typeguard import TypeCheckError, check_type
 
+from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, CohortError
@@ -21,6 +22,7 @@ from phenogroups.data.stored import Inputs
 from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_encoder, has_weights
 from phenogroups.networks.network import Network
 from phenogroups.training.em import Embed, Progress, expectation_maximisation, read_all
+from phenogroups.training.ranks import Ranks, current
 
 LEAST = {  # of settings that count
     "n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0, "n_starts": 1, "components": 1,
@@ -75,18 +77,39 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     needs_controls: ClassVar[bool] = True  # whether the diagnosis is learned from
     reads_truth: ClassVar[bool] = False  # whether it is told the known subgroups, as only an upper bound may be
+    shares: ClassVar[bool] = False  # whether several processes can train it together
 
     def fit(self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None) -> Self:
         """Learn from a cohort, or from inputs X and diagnosis y: of its two values, the greater is the patient."""
         self.check_settings()
+        if self.sums.world > 1:
+            self.require_shares()
         cohort = self._training_cohort(X, y)
         cohort.require(self.n_subgroups, controls=self.needs_controls)
         self._accept(cohort.input_shape)
         self._fit(cohort, progress)
-        found = self.predict_cohort(cohort)
-        self.labels_ = np.where(cohort.is_patient, found.subgroup.argmax(axis=1), -1)
-        self.subgroup_means_ = means_of(found.embedding, self.labels_, self.n_subgroups)
+        own = cohort if self.sums.world == 1 else cohort[self.sums.shard(len(cohort))]
+        found = self.predict_cohort(own)
+        labels = np.where(own.is_patient, found.subgroup.argmax(axis=1), -1)
+        self.labels_ = self.sums.gather(torch.as_tensor(labels)).numpy()
+        self.subgroup_means_ = means_of(found.embedding, labels, self.n_subgroups, self.sums)
         return self
+
+    @property
+    def sums(self) -> Sums:
+        """Of the processes that train together: in E-steps, each has the embeddings of its own subjects only."""
+        return current()
+
+    def require_shares(self) -> None:
+        """Raise where several processes cannot train this."""
+        if not self.shares:
+            from phenogroups.methods import METHODS  # here, as the table of methods names this one too
+
+            able = ", ".join(name for name, make in METHODS.items() if make().shares)
+            raise ValueError(
+                f"Expected a method that several processes can train together: {able}. Received: "
+                f"{type(self).__name__} with these settings. Choose one of those, or one process."
+            )
 
     @property
     def covariates(self) -> tuple[str, ...]:
@@ -270,8 +293,8 @@ class DeepMethod(Method):
     def moved(self, before: Any, after: Any, diagnosis: Tensor) -> float | None:
         """How many patients an E-step put into another subgroup, as a share of the smallest; None: it does not say."""
         was, now = (beliefs.q[diagnosis == 1].argmax(1) for beliefs in (before, after))
-        smallest = torch.bincount(now, minlength=self.n_subgroups).min().clamp_min(1)
-        return ((was != now).sum() / smallest).item()
+        smallest = self.sums(torch.bincount(now, minlength=self.n_subgroups)).min().clamp_min(1)
+        return (self.sums((was != now).sum()) / smallest).item()
 
     def converged(self, history: list[dict[str, float]]) -> bool:
         """Whether the last two E-steps moved hardly anybody, so that one more epoch is enough."""
@@ -357,12 +380,17 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def means_of(embedding: np.ndarray, labels: np.ndarray, n_subgroups: int) -> np.ndarray:
+def means_of(embedding: np.ndarray, labels: np.ndarray, n_subgroups: int, sums: Sums = ALONE) -> np.ndarray:
     """(subgroups, dims): mean embedding of the patients in each; of an empty one, nowhere (NaN)."""
-    nowhere = np.full(embedding.shape[1], np.nan)
-    rows = [embedding[labels == k] for k in range(n_subgroups)]
-    means = [some.mean(axis=0, dtype=np.float64) if len(some) else nowhere for some in rows]
-    return np.stack(means).astype(np.float32)
+    return np.stack([sums.mean(torch.as_tensor(embedding[labels == k])).float().numpy() for k in range(n_subgroups)])
+
+
+def collected(found: Prediction, sums: Sums) -> Prediction | None:
+    """The predictions of all processes, each of its own subjects, on the first of them; None on others."""
+    if not isinstance(sums, Ranks):
+        return found
+    fields = {name: None if v is None else sums.collect(torch.as_tensor(v)) for name, v in vars(found).items()}
+    return None if sums.rank else Prediction(**{n: None if v is None else v.numpy() for n, v in fields.items()})
 
 
 def cosine(done: float) -> float:

@@ -40,6 +40,10 @@ class Consensus(Method):
         return self.run(0).needs_controls
 
     @property
+    def shares(self) -> bool:  # pyright: ignore
+        return self.run(0).shares
+
+    @property
     def covariates(self) -> tuple[str, ...]:
         return self.run(0).covariates
 

@@ -3,6 +3,7 @@
 The symbols are the paper's: q is Q(c | x, y), the gate is p(c | x), expert k is p(y | x, c=k).
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -10,15 +11,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.base import clone
-from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, nn
 
 from phenogroups.clustering.contrast import contrastive_mixture, specific_mixtures, specificity, thinned
 from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
-from phenogroups.clustering.matching import match_members
+from phenogroups.clustering.matching import adjusted_rand, match_members
 from phenogroups.clustering.mixture import tied_mixture, tied_mixtures
 from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.clustering.space import DiseaseSpace, Scaler, fit_space
+from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.losses import class_balance, experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
@@ -96,6 +97,10 @@ class DeepUCSL(DeepMethod):
 
     beliefs_type: ClassVar[type] = Beliefs
 
+    @property
+    def shares(self) -> bool:  # pyright: ignore
+        return self.clusterer in CLUSTERERS and self.scaler != "robust"  # quantiles and estimators need everybody
+
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {name: nn.Linear(encoder.dim, self.n_subgroups) for name in ("experts", "gate")}
 
@@ -138,14 +143,14 @@ class DeepUCSL(DeepMethod):
         components: int | None = None,
     ) -> Beliefs:  # fmt: skip
         is_patient = diagnosis == 1
-        space = self._space(embedding, is_patient, components)
+        space = self._space(embedding, is_patient, components, self.sums)
         z, controls = space(embedding[is_patient]), space(embedding[~is_patient])
         earlier = previous.q if isinstance(previous, Beliefs) else previous
         before = None if earlier is None else earlier[is_patient]
         centroids, log_sizes, space, soft = self._cluster(z, controls, space, before)
         specific = self._specificity(soft, z, controls)
         if before is not None:
-            order = match_members(before.argmax(1), space(embedding[is_patient]), centroids)
+            order = match_members(before.argmax(1), space(embedding[is_patient]), centroids, self.sums)
             centroids, log_sizes, soft = centroids[order], log_sizes[order], soft[:, order]
         q = self._with_controls(harden(soft, self._softness(epoch)), is_patient)
         return Beliefs(
@@ -163,8 +168,10 @@ class DeepUCSL(DeepMethod):
             return super().elect(encoders, diagnosis, features)
         if features is not None:
             return self._elect_by_features(encoders, diagnosis, features)
-        sample = torch.cat([thinned(torch.nonzero(diagnosis == y).flatten()) for y in (0, 1)])
-        is_patient = diagnosis[sample] == 1
+        first, _ = self.sums.places(len(diagnosis))
+        well, ill = (thinned(first + torch.nonzero(diagnosis == y).flatten(), self.sums) for y in (0, 1))
+        sample = torch.cat([well, ill])
+        is_patient = torch.arange(len(sample), device=sample.device) >= len(well)
         views: list[tuple[Tensor, Tensor]] = []
         for encoder in encoders:
             z = encoder(sample)
@@ -180,11 +187,11 @@ class DeepUCSL(DeepMethod):
         chosen = int(seen[:, winner].argmax())
         others = [by for by in named if not any(q is candidates[winner] for q in by)]
         self.agreement_ = agreement(candidates[winner], others)
-        return chosen, self._from_sample(encoders[chosen](), diagnosis, sample[is_patient], candidates[winner])
+        return chosen, self._from_sample(encoders[chosen](), diagnosis, candidates[winner])
 
-    def _most_specific(self, patients: Tensor, controls: Tensor) -> list[Tensor]:
+    def _most_specific(self, patients: Tensor, controls: Tensor, sums: Sums = ALONE) -> list[Tensor]:
         """The splits that an encoder names, as the patients' posteriors."""
-        found = specific_mixtures(patients, controls, self.n_subgroups, seed=self.seed)
+        found = specific_mixtures(thinned(patients, sums), thinned(controls, sums), self.n_subgroups, seed=self.seed)
         return [mixture.log_posterior(patients.double()).exp() for mixture in found[:NAMED]]
 
     def _elect_by_features(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor) -> tuple[int, Beliefs]:
@@ -194,18 +201,19 @@ class DeepUCSL(DeepMethod):
         named, seen = [], []
         for encoder in encoders:
             z = encoder()
-            z = self._space(z, is_patient)(z)
+            z = self._space(z, is_patient, sums=self.sums)(z)
             patients, controls = z[is_patient], z[~is_patient]
-            named.append(self._most_specific(patients, controls))
+            named.append(self._most_specific(patients, controls, self.sums))
             seen.append(self._specificity(beliefs.q[is_patient], patients, controls))
-        self.agreement_ = agreement(beliefs.q[is_patient], named)
+        self.agreement_ = agreement(beliefs.q[is_patient], named, self.sums)
         return int(np.argmax(seen)), beliefs
 
-    def _from_sample(self, embedding: Tensor, diagnosis: Tensor, sample: Tensor, q: Tensor) -> Beliefs:
-        """Beliefs about all subjects, from those about some patients."""
+    def _from_sample(self, embedding: Tensor, diagnosis: Tensor, q: Tensor) -> Beliefs:
+        """Beliefs about all subjects, from those about a sample of the patients."""
         is_patient = diagnosis == 1
-        space = self._space(embedding, is_patient)
-        found = tied_mixture(space(embedding[sample]), self.n_subgroups, start=q, max_iterations=0)
+        space = self._space(embedding, is_patient, sums=self.sums)
+        some = thinned(embedding[is_patient], self.sums)
+        found = tied_mixture(space(some), self.n_subgroups, start=q, max_iterations=0)
         start = found.log_posterior(space(embedding[is_patient]).double()).exp().to(embedding)
         return self.e_step(embedding, diagnosis, self._with_controls(start, is_patient), self.warmup)
 
@@ -216,19 +224,23 @@ class DeepUCSL(DeepMethod):
         return q
 
     def _specificity(self, q: Tensor, patients: Tensor, controls: Tensor) -> float:
-        return self._specificities(q[None], patients, controls)[0]
+        return self._specificities(q[None], patients, controls, self.sums)[0]
 
-    def _specificities(self, q: Tensor, patients: Tensor, controls: Tensor) -> list[float]:
+    def _specificities(self, q: Tensor, patients: Tensor, controls: Tensor, sums: Sums = ALONE) -> list[float]:
         """Of several splits (splits, patients, K) of the same patients."""
-        return specificity(tied_mixtures(patients, q, max_iterations=0), patients, controls)
+        found = tied_mixtures(patients, q, max_iterations=0, sums=sums)
+        return specificity(found, thinned(patients, sums), thinned(controls, sums))
 
-    def _space(self, embedding: Tensor, is_patient: Tensor, components: int | None = None) -> DiseaseSpace:
+    def _space(
+        self, embedding: Tensor, is_patient: Tensor, components: int | None = None, sums: Sums = ALONE
+    ) -> DiseaseSpace:
         """With as many components as asked for, or as there are patients to tell them from noise."""
         if components is None and self.components is not None:
-            components = min(self.components, max(LEAST_COMPONENTS, int(is_patient.sum()) // PATIENTS_PER_COMPONENT))
+            patients = int(sums(is_patient.sum()))
+            components = min(self.components, max(LEAST_COMPONENTS, patients // PATIENTS_PER_COMPONENT))
         return fit_space(
             embedding, is_patient, scaler=self.scaler, remove_severity=self.remove_severity, winsorise=self.winsorise,
-            components=components,
+            components=components, sums=sums,
         )  # fmt: skip
 
     def _cluster(self, z: Tensor, controls: Tensor, space: DiseaseSpace, before: Tensor | None):
@@ -236,9 +248,9 @@ class DeepUCSL(DeepMethod):
         equal = z.new_zeros(self.n_subgroups)
         if self.clusterer == "mixture":
             if before is not None and self.warm_start:
-                found = tied_mixture(z, self.n_subgroups, start=before)
+                found = tied_mixture(z, self.n_subgroups, start=before, sums=self.sums)
             else:
-                found = contrastive_mixture(z, controls, self.n_subgroups, seed=self.seed)
+                found = contrastive_mixture(z, controls, self.n_subgroups, seed=self.seed, sums=self.sums)
             # in whitened coordinates the mixture's posterior needs distances only
             whitened = replace(space, basis=space.basis @ found.whitening.to(space.basis))
             soft = found.log_posterior(z.double()).exp().to(z)
@@ -246,12 +258,13 @@ class DeepUCSL(DeepMethod):
         if self.clusterer in ("sinkhorn_kmeans", "kmeans"):
             balance = float(self.clusterer == "sinkhorn_kmeans")
             centroids = sinkhorn_kmeans(
-                z, self.n_subgroups, balance=balance, epsilon=self.epsilon, seed=self.seed
+                z, self.n_subgroups, balance=balance, epsilon=self.epsilon, seed=self.seed, sums=self.sums
             ).centroids
-            soft = inverse_square_proportions(squared_distances(z, centroids))
+            # in double precision: rounded back, a patient has the same bits in any company
+            soft = inverse_square_proportions(squared_distances(z.double(), centroids.double()))
             if balance and self.posterior == "sinkhorn":
-                soft = sinkhorn(soft, self.epsilon)  # Q' = SK(Q, epsilon), Sec. 3.3
-            return centroids, equal, space, soft
+                soft = sinkhorn(soft, self.epsilon, sums=self.sums)  # Q' = SK(Q, epsilon), Sec. 3.3
+            return centroids, equal, space, soft.to(z)
         soft = cluster_with(self.clusterer, z, self.n_subgroups)
         centroids = soft.T @ z / soft.sum(0).clamp_min(torch.finfo(z.dtype).tiny)[:, None]
         return centroids, equal, space, soft
@@ -294,30 +307,28 @@ class DeepUCSL(DeepMethod):
     ) -> dict[str, float]:
         gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)
         q = torch.full_like(gate, 1 / self.n_subgroups) if beliefs is None else beliefs.q
-        seen = {"bound": lower_bound(experts, gate, q, diagnosis).item()}  # Eq. 4, per subject
+        bound = lower_bound(experts, gate, q, diagnosis).expand(len(q))
+        seen = {"bound": self.sums.mean(bound).item()}  # Eq. 4, per subject
         controls = diagnosis == 0
         log_gate = F.log_softmax(gate[controls], dim=1)
-        entropy = -(log_gate.exp() * log_gate).sum(1).mean() / torch.log(gate.new_tensor(self.n_subgroups))
-        seen["gate_entropy_controls"] = entropy.item()  # 1: the gate is neutral on controls
+        entropy = -self.sums.mean((log_gate.exp() * log_gate).sum(1)).item() / math.log(self.n_subgroups)
+        seen["gate_entropy_controls"] = entropy  # 1: the gate is neutral on controls
         if beliefs is not None:
-            member = F.one_hot(q[~controls].argmax(1), self.n_subgroups).to(gate)
-            means = member.T @ embedding[~controls] / member.sum(0).clamp_min(1)[:, None]
-            away = (means - embedding[controls].mean(0)).norm(dim=1)
+            member = F.one_hot(q[~controls].argmax(1), self.n_subgroups)
+            means, sizes = self.sums.member_means(member, embedding[~controls])
+            away = (means - self.sums.mean(embedding[controls])).norm(dim=1)
             seen["distance_ratio"] = (
                 away.max() / away.min().clamp_min(1e-12)
             ).item()  # paper, Fig. UMAP: 1 is equidistant
             seen["specificity"] = beliefs.specificity.item()
-            seen |= {f"size_{subgroup_letter(k)}": share for k, share in enumerate(member.mean(0).tolist())}
+            seen |= {f"size_{subgroup_letter(k)}": share for k, share in enumerate((sizes / sizes.sum()).tolist())}
         return seen
 
 
-def agreement(q: Tensor, others: list[list[Tensor]]) -> float:
+def agreement(q: Tensor, others: list[list[Tensor]], sums: Sums = ALONE) -> float:
     """Adjusted Rand index of a split with the most similar one that each of the others named; its mean."""
-    labels = q.argmax(1).numpy(force=True)
-    best = [
-        max((adjusted_rand_score(labels, other.argmax(1).numpy(force=True)) for other in named), default=0.0)
-        for named in others
-    ]
+    labels, k = q.argmax(1), q.shape[1]
+    best = [max((adjusted_rand(labels, other.argmax(1), k, sums) for other in named), default=0.0) for named in others]
     return float(np.mean(best))
 
 

@@ -28,6 +28,7 @@ class PCL(DeepCluster):
 
     views: ClassVar[int] = 2
     beliefs_type: ClassVar[type] = Concentrated
+    shares: ClassVar[bool] = False  # concentrations need everybody's distances
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         head = projection(encoder.dim)

@@ -32,16 +32,20 @@ class WSDeepCluster(DeepMethod):
 
     beliefs_type: ClassVar[type] = Classes
 
+    @property
+    def shares(self) -> bool:  # pyright: ignore
+        return self.scaler != "robust"  # quantiles need everybody
+
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"classes": nn.Linear(encoder.dim, self.n_subgroups + 1)}
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Classes:
         ill = diagnosis == 1
-        center, scale = scaling(embedding[ill], self.scaler)
+        center, scale = scaling(embedding[ill], self.scaler, self.sums)
         z = (embedding[ill] - center) / scale
-        centroids = sinkhorn_kmeans(z, self.n_subgroups, balance=0, seed=self.seed).centroids
+        centroids = sinkhorn_kmeans(z, self.n_subgroups, balance=0, seed=self.seed, sums=self.sums).centroids
         if previous is not None:  # the head has learned these ids
-            centroids = centroids[match_members(previous.q[ill].argmax(1), z, centroids)]
+            centroids = centroids[match_members(previous.q[ill].argmax(1), z, centroids, self.sums)]
         labels = torch.full_like(diagnosis, self.n_subgroups)
         labels[ill] = squared_distances(z, centroids).argmin(1)
         return Classes(F.one_hot(labels, self.n_subgroups + 1).to(z))

@@ -1,5 +1,6 @@
 """The loop of every deep method: E-step over the whole cohort, M-step over batches. The only file that knows Fabric."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -9,14 +10,18 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import TorchElasticEnvironment
+from lightning_fabric.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
+from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.data.augment import Augmentation
 from phenogroups.data.batches import Batch, as_tensor, effective_batch_size, read_in_blocks, training_batches
 from phenogroups.data.stored import Inputs
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
+from phenogroups.training.ranks import TIMEOUT, Ranks, Share, answered, current, join, refuse_dropout
 
 Progress = Callable[[dict[str, float]], None]  # is told the epoch, with its fraction, and the mean losses so far
 Embed = Callable[..., Tensor]  # embeddings of the subjects at the positions given, or of all
@@ -65,6 +70,50 @@ class Trainable(Protocol):
     def observe(self, network: Network, embedding: Tensor, diagnosis: Tensor, beliefs: Any) -> dict[str, float]: ...
 
 
+class Together(DDPStrategy):
+    """Fabric's processes, devices and connection; how a step is shared is `ranks.Share`'s, not its wrapper's."""
+
+    def setup_module(self, module: nn.Module) -> nn.Module:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return module
+
+
+def launch(devices: int | None = None, nodes: int | None = None, device: str = "auto") -> Sums:
+    """Start or join the processes that train together: so many on each of so many machines, by default one.
+
+    Call it first thing in a script: the other processes on this machine run the same script, each up to here and on.
+    Under torchrun they are started already, and it says how many they are.
+    """
+    if TorchElasticEnvironment.detect():
+        here, all_of_them = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+        if (devices or here, nodes or all_of_them // here) != (here, all_of_them // here):
+            raise ValueError(
+                f"Expected as many processes as torchrun started, {here} on each of {all_of_them // here} machines. "
+                f"Received: {devices or here} on each of {nodes or all_of_them // here}. Leave out the numbers."
+            )
+        devices, nodes = here, all_of_them // here
+    devices, nodes = devices or 1, nodes or 1
+    if min(devices, nodes) < 1:
+        raise ValueError(f"Expected at least one process on one machine. Received: {devices} on {nodes}.")
+    if devices * nodes > 1 and current() is ALONE:
+        with answered(devices * nodes):
+            fabric = Fabric(accelerator=device, devices=devices, num_nodes=nodes, strategy=Together(timeout=TIMEOUT))
+            fabric.launch()
+            join(Ranks(fabric.device, devices, nodes))
+    return current()
+
+
+def _fabric(method: "Trainable") -> Fabric:
+    """This process's device and precision, among those launched."""
+    ranks, how = current(), {"accelerator": method.device, "precision": method.precision}
+    if isinstance(ranks, Ranks):
+        ranks.meet()
+        fabric = Fabric(devices=ranks.devices, num_nodes=ranks.nodes, strategy=Together(timeout=TIMEOUT), **how)
+    else:
+        fabric = Fabric(devices=1, **how)
+    fabric.launch()
+    return fabric
+
+
 def expectation_maximisation(
     method: Trainable,
     build: Callable[[], Network],
@@ -76,9 +125,9 @@ def expectation_maximisation(
 
     Several networks may be started (`restarts`); after their warm-up and first E-step one is elected to go on.
     """
-    fabric = Fabric(accelerator=method.device, devices=1, precision=method.precision)
-    fabric.launch()
+    fabric = _fabric(method)
     labels = torch.as_tensor(diagnosis, device=fabric.device)
+    progress = progress if current().rank == 0 else None
     # everything random below is drawn from generators seeded here; the caller's own are left as they were
     with torch.random.fork_rng():
         courses = [Course(method, fabric, build, inputs, labels, i, progress) for i in range(method.restarts)]
@@ -91,6 +140,8 @@ def expectation_maximisation(
         if method.settle:
             best.settle()
         best.e_step(anew=True)
+    for course in courses:
+        course.share.end()
     beliefs = replace(best.beliefs, **{f.name: getattr(best.beliefs, f.name).cpu() for f in fields(best.beliefs)})
     return best.network.eval().cpu(), beliefs, best.history, best.film()
 
@@ -103,14 +154,14 @@ def warmed_up(
 
     The same that `expectation_maximisation` starts from, so that nothing in them hangs on a number of subgroups.
     """
-    fabric = Fabric(accelerator=method.device, devices=1, precision=method.precision)
-    fabric.launch()
+    fabric = _fabric(method)
     with torch.random.fork_rng():
         course = Course(
             method, fabric, build, inputs, torch.as_tensor(diagnosis, device=fabric.device), attempt, progress
         )
         course.m_step()
-        return course.clustered().cpu()
+        course.share.end()
+        return course.sums.gather(course.clustered()).cpu()
 
 
 class Course:
@@ -139,6 +190,13 @@ class Course:
         )
         self._wrapped, self._optimizer = fabric.setup(self.network, optimizer)
         self._batch = effective_batch_size(len(inputs), method.batch_size)
+        self.sums = current()
+        self._own = self.sums.shard(len(inputs))  # subjects whom this process embeds and holds beliefs about
+        if self.sums.world > 1:
+            _refuse_too_few(self._batch, self.sums.world)
+            refuse_dropout(self.network.encoder)
+        # of a table all processes compute all: a step costs less than telling, and is the same to the bit
+        self.share = Share(self.network, self.sums, self._batch, len(inputs), apart=inputs.ndim > 2)
         self._steps = max(len(inputs) // self._batch, method.steps)
         self._augmentation = method.augment(inputs.shape[1:])
         filmed = min(len(inputs), FILMED, max(FILM_NUMBERS // (FRAMES * self.network.encoder.dim), 1))
@@ -156,10 +214,10 @@ class Course:
             return
         self._seed()
         before = self.beliefs
-        self.beliefs = self.method.e_step(self.clustered(), self.labels, before, self.epoch)
+        self.beliefs = self.method.e_step(self.clustered(), self.labels[self._own], before, self.epoch)
         self.believed_at = self.epoch
         if before is not None and self.history:
-            moved = self.method.moved(before, self.beliefs, self.labels)
+            moved = self.method.moved(before, self.beliefs, self.labels[self._own])
             self.history[-1] |= {} if moved is None else {"moved": moved}
 
     def m_step(self) -> None:
@@ -171,20 +229,23 @@ class Course:
         self._seed()
         self._forget()
         sums: dict[str, Tensor] = {}
+        self.share.follow_first()
         self.network.train()
         batches = training_batches(
             self.inputs, self.labels, size=self._batch, steps=self._steps, views=method.views,
             partners=lambda index: method.partners(index, self.beliefs), augmentation=self._augmentation,
-            device=self.fabric.device,
+            rows=self.share.rows, device=self.fabric.device,
         )  # fmt: skip
         for group in self._optimizer.param_groups:
             # what is settled early is still finished at the slow pace of the last epoch
             pace = method.pace(method.epochs - 1 if self.finished else self.epoch)
             group["lr"] = method.learning_rate * pace * group["rate"]
         for step, batch in enumerate(batches, start=1):
-            losses = self._wrapped(partial(method.losses, batch=batch, beliefs=self.beliefs))
+            batch, beliefs = self.share.batch(batch, self.beliefs)  # noqa: PLW2901
+            losses = self._wrapped(partial(method.losses, batch=batch, beliefs=beliefs))
             self._optimizer.zero_grad(set_to_none=True)
             self.fabric.backward(torch.stack(list(losses.values())).sum())
+            self.share.add_gradients()
             self._optimizer.step()
             method.after_step(self.network)
             for name, loss in losses.items():
@@ -196,7 +257,7 @@ class Course:
         _refuse_divergence(seen, self.epoch, method.learning_rate)
         self.epoch += 1
         if self.epoch == method.epochs or (method.e_step_each_epoch and self.epoch >= method.warmup):
-            seen |= method.observe(self.network, self.embedding(), self.labels, self.beliefs)
+            seen |= method.observe(self.network, self.embedding(), self.labels[self._own], self.beliefs)
         self.history.append({"epoch": self.epoch, "seconds": time.perf_counter() - began, **seen})
         self._record()
 
@@ -219,10 +280,10 @@ class Course:
         """Take the statistics of batch normalisation from plain inputs: those of training are of augmented ones."""
         if self._is_frozen:
             return
-        device = self.fabric.device
-        plain = (as_tensor(self.inputs[i : i + self._batch], device) for i in range(0, len(self.inputs), self._batch))
+        whole = (self.inputs[i : i + self._batch] for i in range(0, len(self.inputs), self._batch))
+        own = (rows[self.sums.shard(len(rows))] if self.share.apart else rows for rows in whole)
         with torch.no_grad():
-            update_bn(plain, self._encoder)
+            update_bn((as_tensor(rows, self.fabric.device) for rows in own), self._encoder)
         self._forget()  # the network sees everybody a little differently now
 
     def _forget(self) -> None:
@@ -230,11 +291,12 @@ class Course:
             self._embedding = None
 
     def embedding(self, rows: Tensor | None = None) -> Tensor:
-        """Of all subjects, or of those at `rows`, by the network as it is now."""
-        if self._embedding is None and rows is not None:
-            return embed(self._encoder, self.inputs[rows.cpu().numpy()])
+        """Of this process's own subjects, or of all those at `rows`, by the network as it is now."""
+        if rows is not None and (self._embedding is None or self.sums.world > 1):
+            own = rows[self.sums.shard(len(rows))]
+            return self.sums.gather(embed(self._encoder, self.inputs[own.cpu().numpy()]))
         if self._embedding is None:
-            self._embedding = embed(self._encoder, self.inputs)
+            self._embedding = embed(self._encoder, self.inputs[self._own])
         return self._embedding if rows is None else self._embedding[rows]
 
     @torch.no_grad()
@@ -266,11 +328,19 @@ def elect(courses: list[Course]) -> Course:
         return first
     features = None
     if first.inputs.ndim == 2:  # a table: subgroups can be looked for before any network sees it
-        features = as_tensor(first.inputs, first.fabric.device)
+        features = as_tensor(first.inputs[first._own], first.fabric.device)
     first._seed()
-    chosen, beliefs = first.method.elect([course.clustered for course in courses], first.labels, features)
+    chosen, beliefs = first.method.elect([course.clustered for course in courses], first.labels[first._own], features)
     courses[chosen].beliefs, courses[chosen].believed_at = beliefs, courses[chosen].epoch
     return courses[chosen]
+
+
+def _refuse_too_few(batch: int, world: int) -> None:
+    if batch < world:
+        raise ValueError(
+            f"Expected at least one subject of every batch for each of {world} processes. Received: batches of "
+            f"{batch}. Start fewer processes."
+        )
 
 
 def _refuse_divergence(losses: dict[str, float], epoch: int, learning_rate: float) -> None:
