@@ -37,9 +37,8 @@ def tied_mixture(
     if start is not None:
         starts = start[None]
     else:
-        starts = torch.stack(
-            [kmeans_start(z, n_subgroups, seed=seed * n_starts + i, sums=sums) for i in range(n_starts)]
-        )
+        seeds = range(seed * n_starts, (seed + 1) * n_starts)
+        starts = torch.stack([kmeans_start(z, n_subgroups, seed=each, sums=sums) for each in seeds])
     fits = tied_mixtures(z, starts, max_iterations=max_iterations, tolerance=tolerance, sums=sums)
     return max(fits, key=lambda fit: fit.log_likelihood)
 

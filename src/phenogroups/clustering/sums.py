@@ -55,7 +55,7 @@ class Sums:
         return (total[:-1] / total[-1]).view_as(own)
 
     def member_means(self, member: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(K, dims), double: mean rows of everybody's members (rows, K), zeros where there are none; and (K,) how many."""
+        """(K, dims) and (K,), double: mean of everybody's rows by member (rows, K), 0 of no members; their number."""
         member = member.double()
         total = self(torch.cat([member.T @ rows.double(), member.sum(0)[:, None]], dim=1))
         return total[:, :-1] / total[:, -1:].clamp_min(1), total[:, -1]

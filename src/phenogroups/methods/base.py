@@ -389,8 +389,8 @@ def collected(found: Prediction, sums: Sums) -> Prediction | None:
     """The predictions of all processes, each of its own subjects, on the first of them; None on others."""
     if not isinstance(sums, Ranks):
         return found
-    fields = {name: None if v is None else sums.collect(torch.as_tensor(v)) for name, v in vars(found).items()}
-    return None if sums.rank else Prediction(**{n: None if v is None else v.numpy() for n, v in fields.items()})
+    rows = {name: sums.collect(torch.as_tensor(v)) for name, v in vars(found).items() if v is not None}
+    return None if sums.rank else Prediction.of_tensors({name: v for name, v in rows.items() if v is not None})
 
 
 def cosine(done: float) -> float:

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments import TorchElasticEnvironment
-from lightning_fabric.strategies import DDPStrategy
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
@@ -83,6 +83,8 @@ def launch(devices: int | None = None, nodes: int | None = None, device: str = "
     Call it first thing in a script: the other processes on this machine run the same script, each up to here and on.
     Under torchrun they are started already, and it says how many they are.
     """
+    if (devices is not None and devices < 1) or (nodes is not None and nodes < 1):
+        raise ValueError(f"Expected at least one process on one machine. Received: {devices} on {nodes}.")
     if TorchElasticEnvironment.detect():
         here, all_of_them = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
         if (devices or here, nodes or all_of_them // here) != (here, all_of_them // here):
@@ -92,8 +94,6 @@ def launch(devices: int | None = None, nodes: int | None = None, device: str = "
             )
         devices, nodes = here, all_of_them // here
     devices, nodes = devices or 1, nodes or 1
-    if min(devices, nodes) < 1:
-        raise ValueError(f"Expected at least one process on one machine. Received: {devices} on {nodes}.")
     if devices * nodes > 1 and current() is ALONE:
         with answered(devices * nodes):
             fabric = Fabric(accelerator=device, devices=devices, num_nodes=nodes, strategy=Together(timeout=TIMEOUT))
@@ -241,7 +241,7 @@ class Course:
             pace = method.pace(method.epochs - 1 if self.finished else self.epoch)
             group["lr"] = method.learning_rate * pace * group["rate"]
         for step, batch in enumerate(batches, start=1):
-            batch, beliefs = self.share.batch(batch, self.beliefs)  # noqa: PLW2901
+            batch, beliefs = self.share.batch(batch, self.beliefs)
             losses = self._wrapped(partial(method.losses, batch=batch, beliefs=beliefs))
             self._optimizer.zero_grad(set_to_none=True)
             self.fabric.backward(torch.stack(list(losses.values())).sum())
