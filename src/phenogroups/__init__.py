@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from phenogroups.evaluation.scores import score
     from phenogroups.methods import METHODS, DeepUCSL, Prediction, load
     from phenogroups.recipes import recipe
+    from phenogroups.training.em import launch
 
 # what a user imports, and where it lives; loaded when first asked for, so that `phenogroups --help` is quick
 _CONTENTS = {
@@ -24,6 +25,7 @@ _CONTENTS = {
     "METHODS": "phenogroups.methods",
     "Prediction": "phenogroups.methods",
     "load": "phenogroups.methods",
+    "launch": "phenogroups.training.em",
     "discover": "phenogroups.discovery",
     "recipe": "phenogroups.recipes",
     "compare": "phenogroups.comparison",
@@ -33,7 +35,7 @@ _CONTENTS = {
 
 __all__ = [
     "METHODS", "Cohort", "DeepUCSL", "Prediction", "compare", "discover", "drawn_brains", "drawn_digits", "drawn_table",
-    "load", "number_of_subgroups", "recipe", "score",
+    "launch", "load", "number_of_subgroups", "recipe", "score",
 ]  # fmt: skip
 
 

@@ -216,6 +216,10 @@ class Discover(Who):
     """So many runs with seeds of their own; what they agree on is reported, and who is undecided."""
     seed: int = 0
     """Same seed, same result."""
+    devices: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 1, or as torchrun says)")] = None
+    """Processes that train together on each machine: one for each GPU, or several on one processor."""
+    nodes: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 1, or as torchrun says)")] = None
+    """Machines that train together, each started with this command (docs/scale.md)."""
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
     """Any other setting of the method, such as epochs=20 encoder=resnet18; a wrong name lists all."""
 
@@ -239,6 +243,7 @@ class Discover(Who):
         settings.pop("n_subgroups")
         if self.runs != 1:  # a wrong setting is said before anything is read
             build_method("consensus", {**consensus, "settings": settings})
+        self.join(method, searching=most > least)
         study, table = self.example(), None
         if study is not None:
             cohort = study.joined
@@ -259,7 +264,23 @@ class Discover(Who):
         held_out = chosen.held_out if self.held_out is None else self.held_out
         with training_bar(method) as progress:
             found = discover(cohort, method, self.out, held_out=held_out, table=table, choice=choice, progress=progress)
-        say_what_was_found(found)
+        if found.scores:  # of several processes, the first one's
+            say_what_was_found(found)
+
+    def join(self, method: "Method", *, searching: bool) -> None:
+        """Start or join the other processes; all but the first are silent from then on."""
+        from phenogroups.training.em import launch
+
+        several = (self.devices or 1) * (self.nodes or 1) > 1
+        if several:  # said before any other is started
+            method.require_shares()
+        ranks = launch(self.devices, self.nodes, getattr(method, "device", "auto"))
+        OUT.quiet = ERR.quiet = ranks.rank > 0
+        if searching and ranks.world > 1:
+            raise ValueError(
+                f"Expected one number of --subgroups in several processes. Received: {self.subgroups}. Look for the "
+                "number in one process (some thousand subjects are enough), then give it."
+            )
 
     def choose(self, cohort: "Cohort", method: "Method", least: int, most: int) -> "Choice":
         """What was computed is kept beside the run folder until there is an answer: the same command goes on."""
@@ -452,7 +473,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return command.run() or 0
     except (ValueError, FloatingPointError, OSError) as error:
-        say(f"phenogroups: {error}", ERR)
+        who, ERR.quiet = "phenogroups, another process" if ERR.quiet else "phenogroups", False
+        say(f"{who}: {error}", ERR)
         return 2
     except KeyboardInterrupt:
         kept = ", but what was decoded: the same command goes on" if getattr(command, "cache", None) else ""

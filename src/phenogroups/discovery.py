@@ -18,6 +18,7 @@ from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.profiles import profiles, to_latex
 from phenogroups.evaluation.scores import Scores, score
 from phenogroups.methods import Consensus, Method, Prediction, load, name_of, settings_of
+from phenogroups.methods.base import predict_together
 from phenogroups.methods.consensus import AGREEING
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page, write_page_of_none
@@ -68,7 +69,8 @@ def discover(
 
     `table` says how the cohort's table was read, so that `predict` reads new ones alike; `beside` are methods whose
     scores stand next to this one's; `choice` is why the method looks for so many subgroups; `evidence` is what else was
-    found out about these subgroups, for the page.
+    found out about these subgroups, for the page. Of several processes (`phenogroups.launch`), all train and predict;
+    only the first writes, and to the others nothing is known but the method.
     """
     folder, table = Path(folder), dict(table or {})
     check_writable(folder)
@@ -76,7 +78,9 @@ def discover(
     train, test = cohort.split(held_out, method.seed)
     recipe = _recipe(cohort, method, held_out, table)
     method.fit(train, progress=progress)
-    seen, new = method.predict_cohort(train), method.predict_cohort(test)
+    seen, new = predict_together(method, train), predict_together(method, test)
+    if seen is None or new is None:
+        return Discovery(method, {}, {}, pd.DataFrame(), None, None, [], folder)
     found = {name_of(method): new}
     found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
     return write_run(folder, method, (train, seen), (test, found), recipe, choice=choice, evidence=evidence)

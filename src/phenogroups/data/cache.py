@@ -197,15 +197,19 @@ def _checked(path: Path, journal: Path, begin: int, shape: tuple[int, ...]) -> I
 
 @contextmanager
 def _alone(lock: Path, folder: Path) -> Iterator[None]:
-    """No other process decodes the same; the system gives the lock back if this one dies."""
+    """No other process decodes the same; the system gives the lock back if this one dies.
+
+    Processes that train together read the same cohort: they take turns.
+    """
     try:
         import fcntl
     except ImportError:  # Windows: two processes would write the same numbers
         yield
         return
+    together = "LOCAL_RANK" in os.environ  # as torchrun and Fabric tell those whom they start
     with lock.open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if together else fcntl.LOCK_NB))
         except OSError:
             raise CohortError(
                 f"Expected to be alone in decoding this cohort into {folder}. Received: another process does it. "
@@ -214,5 +218,6 @@ def _alone(lock: Path, folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):
-                lock.unlink()
+            if not together:  # who waits for a lock must not be left with a file that is gone
+                with suppress(OSError):
+                    lock.unlink()

@@ -385,10 +385,12 @@ def means_of(embedding: np.ndarray, labels: np.ndarray, n_subgroups: int, sums: 
     return np.stack([sums.mean(torch.as_tensor(embedding[labels == k])).float().numpy() for k in range(n_subgroups)])
 
 
-def collected(found: Prediction, sums: Sums) -> Prediction | None:
-    """The predictions of all processes, each of its own subjects, on the first of them; None on others."""
-    if not isinstance(sums, Ranks):
-        return found
+def predict_together(method: Method, cohort: Cohort) -> Prediction | None:
+    """What all processes say together, each of its own subjects, on the first of them; None on others."""
+    sums = method.sums
+    if not isinstance(sums, Ranks) or len(cohort) < sums.world:
+        return None if sums.rank else method.predict_cohort(cohort)
+    found = method.predict_cohort(cohort[sums.shard(len(cohort))])
     rows = {name: sums.collect(torch.as_tensor(v)) for name, v in vars(found).items() if v is not None}
     return None if sums.rank else Prediction.of_tensors({name: v for name, v in rows.items() if v is not None})
 
