@@ -280,7 +280,8 @@ class Course:
         """Take the statistics of batch normalisation from plain inputs: those of training are of augmented ones."""
         if self._is_frozen:
             return
-        whole = (self.inputs[i : i + self._batch] for i in range(0, len(self.inputs), self._batch))
+        # who would be left over alone is left out: one row has no deviation
+        whole = (self.inputs[i : i + self._batch] for i in range(0, len(self.inputs) - 1, self._batch))
         own = (rows[self.sums.shard(len(rows))] if self.share.apart else rows for rows in whole)
         with torch.no_grad():
             update_bn((as_tensor(rows, self.fabric.device) for rows in own), self._encoder)

@@ -110,7 +110,9 @@ class Share:
             norm.forward = partial(shared_norm, norm, sums)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _gather(self, encoder: nn.Module, inputs: Any, z: Tensor) -> Tensor | None:
-        return _Gather.apply(z.float(), self.sums) if encoder.training else None
+        if not encoder.training:
+            return None
+        return _Gather.apply(z.float() if z.dtype.itemsize < 4 else z, self.sums)  # half precision is rarely told
 
     def batch(self, batch: Batch, beliefs: Any) -> tuple[Batch, Any]:
         """With what is believed of these subjects, wherever they are: q has one row for each of the batch."""
@@ -203,11 +205,11 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, sums: Sums) -> tuple[Tensor, ...]:
-        per_channel, within = (1, -1, *[1] * (x.ndim - 2)), list(range(2, x.ndim))
+        per_channel = (1, -1, *[1] * (x.ndim - 2))
         count = sums(torch.tensor(x.numel() // x.shape[1])).to(weight)
-        own = torch.cat([part.sum(within, dtype=weight.dtype) for part in _blocks(x)])
+        own = torch.cat([_of_subjects(part.to(weight)) for part in _blocks(x)])
         mean = (sums(own.double().sum(0)) / count).to(weight)
-        own = torch.cat([(part - mean.view(per_channel)).square_().sum(within) for part in _blocks(x)])
+        own = torch.cat([_of_subjects((part - mean.view(per_channel)).square_()) for part in _blocks(x)])
         variance = (sums(own.double().sum(0)) / count).to(weight)
         ctx.save_for_backward(x, weight, mean, variance, count)
         ctx.eps, ctx.sums = eps, sums
@@ -217,10 +219,10 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, variance, count = ctx.saved_tensors
-        per_channel, within = (1, -1, *[1] * (x.ndim - 2)), list(range(2, x.ndim))
+        per_channel = (1, -1, *[1] * (x.ndim - 2))
         parts, mean = list(zip(_blocks(x), _blocks(gradients[0]), strict=True)), mean.view(per_channel)
         inverse = (variance + ctx.eps).rsqrt()
-        own = [torch.stack([g.sum(within, dtype=weight.dtype), ((part - mean) * g).sum(within)]) for part, g in parts]
+        own = [torch.stack([_of_subjects(g.to(weight)), _of_subjects((part - mean) * g)]) for part, g in parts]
         of_bias, of_weight = torch.cat(own, dim=1).double().sum(1) * torch.stack([torch.ones_like(inverse), inverse])
         along_bias, along_weight = ctx.sums(torch.stack([of_bias, of_weight])).to(weight) / count
         direct, shift, slope = (
@@ -231,6 +233,11 @@ class _Norm(torch.autograd.Function):
         for found, (part, g) in zip(_blocks(of_x), parts, strict=True):
             found.copy_(torch.mul(part - mean, -slope).sub_(shift).addcmul_(g.to(weight), direct))
         return of_x, of_weight.to(weight), of_bias.to(weight), None, None
+
+
+def _of_subjects(x: Tensor) -> Tensor:
+    """(n, channels): sums over all the pixels of each."""
+    return x.sum(list(range(2, x.ndim))) if x.ndim > 2 else x
 
 
 def _blocks(x: Tensor) -> tuple[Tensor, ...]:
