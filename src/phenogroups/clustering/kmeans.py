@@ -9,6 +9,7 @@ from torch import Tensor
 from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.clustering.sums import ALONE, Sums
 
+SAME = 1e-9
 STARTED = 2**16  # subjects among whom K-means++ chooses its starts, at most
 
 
@@ -53,7 +54,8 @@ def sinkhorn_kmeans(
         centroids, _ = kmeans_plusplus(some, n_subgroups, random_state=seed * n_starts + i)
         centroids = torch.as_tensor(centroids, dtype=z.dtype, device=z.device)
         found = _descend(z, centroids, balance, epsilon, spherical, max_iterations, sums)
-        if best is None or found.inertia < best.inertia:
+        # starts that end alike differ by rounding only: then the first is taken, and names the subgroups
+        if best is None or found.inertia < best.inertia * (1 - SAME):
             best = found
     if best is None:
         raise ValueError(f"Expected at least one start of K-means. Received: n_starts={n_starts}.")

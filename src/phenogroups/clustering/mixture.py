@@ -8,6 +8,7 @@ from torch import Tensor
 from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.sums import ALONE, Sums
 
+SAME = 1e-9  # nats between two that differ by rounding only: then the first start is taken, and names the subgroups
 JITTER = 1e-6  # relative ridge on the covariance: a constant direction must not become infinitely informative
 
 
@@ -40,7 +41,8 @@ def tied_mixture(
         seeds = range(seed * n_starts, (seed + 1) * n_starts)
         starts = torch.stack([kmeans_start(z, n_subgroups, seed=each, sums=sums) for each in seeds])
     fits = tied_mixtures(z, starts, max_iterations=max_iterations, tolerance=tolerance, sums=sums)
-    return max(fits, key=lambda fit: fit.log_likelihood)
+    best = max(fit.log_likelihood for fit in fits)
+    return next(fit for fit in fits if fit.log_likelihood >= best - SAME)
 
 
 def kmeans_start(z: Tensor, n_subgroups: int, *, seed: int = 0, sums: Sums = ALONE) -> Tensor:
