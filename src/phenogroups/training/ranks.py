@@ -99,7 +99,7 @@ class Share:
         self.network, self.sums = network, sums
         self.first = sums.shard(subjects).start  # of the subjects whom this process holds beliefs about
         self.apart = apart and sums.world > 1
-        self.rows = sums.shard(size) if self.apart else slice(0, size)
+        self.rows = sums.shard(size) if self.apart else slice(None)
         encoders = [module for module in network.modules() if isinstance(module, Encoder)]
         self._hooks = [encoder.register_forward_hook(self._gather) for encoder in encoders if self.apart]
         norms = [module for encoder in encoders for module in encoder.modules() if isinstance(module, _BatchNorm)]
