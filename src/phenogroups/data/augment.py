@@ -123,8 +123,8 @@ class Augmentation:
             inside &= ((offset >= 0) & (offset < patch)).view(len(x), 1, *shape)
         return inside
 
-    def _draw_matrices(self, x: Tensor, part: Part) -> Tensor:
-        d = x.ndim - 2
+    def _draw_matrices(self, x: Tensor, part: Part | None = None) -> Tensor:
+        d, part = x.ndim - 2, part or Part(slice(None), len(x))
         planes = d * (d - 1) // 2
         mirror = torch.stack([1 - 2 * _coins(x, part, getattr(self, name)).float() for name in FLIPS[:d]], dim=1)
         cropped = torch.where(_coins(x, part, self.crop), _draw(x, part, self.crop_scale), 1.0)
