@@ -61,14 +61,12 @@ def discover(
     table: Mapping[str, Any] | None = None,
     beside: Mapping[str, Method] | None = None,
     choice: Choice | None = None,
-    evidence: Evidence | None = None,
     progress: Progress | None = None,
 ) -> Discovery:
     """Find subgroups, see how they hold on subjects that were not trained on, and write the run folder.
 
     `table` says how the cohort's table was read, so that `predict` reads new ones alike; `beside` are methods whose
-    scores stand next to this one's; `choice` is why the method looks for so many subgroups; `evidence` is what else was
-    found out about these subgroups, for the page.
+    scores stand next to this one's; `choice` is why the method looks for so many subgroups.
     """
     folder, table = Path(folder), dict(table or {})
     check_writable(folder)
@@ -79,7 +77,7 @@ def discover(
     seen, new = method.predict_cohort(train), method.predict_cohort(test)
     found = {name_of(method): new}
     found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
-    return write_run(folder, method, (train, seen), (test, found), recipe, choice=choice, evidence=evidence)
+    return write_run(folder, method, (train, seen), (test, found), recipe, choice=choice)
 
 
 def write_run(
@@ -90,7 +88,6 @@ def write_run(
     recipe: Mapping[str, Any],
     *,
     choice: Choice | None = None,
-    evidence: Evidence | None = None,
 ) -> Discovery:
     """The run folder of a fitted method: everything that is known of it, and the page that says so.
 
@@ -102,15 +99,14 @@ def write_run(
     diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in found.items()}
     confounds, profiled, said = trust((train, test), (seen, new), method.seed)
     alarms = [] if confounds is None else warnings(confounds)
-    evidence = replace(evidence or Evidence(), warnings=tuple(alarms), confounds=confounds, profiles=profiled)
+    evidence = Evidence(tuple(alarms), confounds, profiled)
     if choice is not None:
         evidence = replace(evidence, criteria=choice.criteria, choice=" ".join(choice_sentences(choice)))
     tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
     subgroups = pd.concat(tables, ignore_index=True)
-    if evidence.undecided is not None:
-        subgroups["undecided"] = evidence.undecided
     findings = summary(method, train, test, new, next(iter(scores.values())), chosen=evidence.choice is not None)
     findings["associated"] = said
+    findings["sure"] += diagnostics_sentences(next(iter(diagnosed.values())))
     material = gather(
         method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
         feature_names=recipe["table"].get("features") or None, evidence=evidence,
@@ -272,6 +268,20 @@ def summary(
             f"Against the known subgroups, which {used}, balanced accuracy is {scores.subgroup_bacc:.3f}."
         )
     return said
+
+
+def diagnostics_sentences(found: Diagnostics) -> list[str]:
+    """The paper's diagnostics, each with what it should be; those that the method has."""
+    said = {
+        "distance_ratio": "controls are {:.2f} times as far from the farthest subgroup as from the nearest (1: "
+        "from all alike)",
+        "gate_entropy_controls": "subgroup probabilities of controls have an entropy of {:.2f} (1: undecided, 0: sure)",
+        "expert_specialisation": "experts tell their own subgroup from controls better than other experts do by {:.3f} "
+        "of balanced accuracy (0: any would do)",
+    }
+    known = {name: value for name, value in asdict(found).items() if value is not None}
+    numbers = [words.format(known[name]) for name, words in said.items() if name in known]
+    return [f"Whether the subgroups are of the disease, on held-out subjects: {'; '.join(numbers)}."] if numbers else []
 
 
 def consensus_sentence(method: Consensus, patients: Prediction) -> str:
