@@ -296,8 +296,8 @@ class Course:
             same = torch.empty_like(weight).copy_(value) if value.shape == weight.shape else value  # as it lies
             moments.setdefault(int(i), {})[moment] = same
         self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": moments})
-        for name in ("epoch", "believed_at", "finished", "history"):
-            setattr(self, name, notes[name])
+        self.epoch, self.believed_at = int(notes["epoch"]), int(notes["believed_at"])
+        self.finished, self.history = bool(notes["finished"]), [dict(row) for row in notes["history"]]
         if self.believed_at >= 0:
             beliefs = under("beliefs.", tensors)
             # numbers must lie as they did: matrix products round differently for different strides
@@ -324,28 +324,21 @@ def as_it_lay(value: Tensor, stride: list[int]) -> Tensor:
 
 def go_on(courses: list[Course], checkpoint: Checkpoint) -> Course | None:
     """Take every course to where it was kept; the elected one, if that was done."""
-    epochs, last = courses[0].method.epochs, ""
+    elected = checkpoint.load(ELECTED)
+    kept = [elected] if elected else [checkpoint.load(f"{STARTED}{course.attempt}") for course in courses]
+    went_on = None
     try:
-        kept = checkpoint.load(ELECTED)
-        if kept is not None:
-            best = courses[kept[1]["attempt"]]
-            best.go_on(*kept)
-            checkpoint.say(f"Going on after epoch {best.epoch} of {epochs}.")
-            return best
-        for course in courses:
-            kept = checkpoint.load(f"{STARTED}{course.attempt}")
-            if kept is not None:
-                course.go_on(*kept)
-                last = (
-                    f"Going on after epoch {course.epoch} of {epochs} of start {course.attempt + 1} of {len(courses)}."
-                )
-    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+        for tensors, notes in filter(None, kept):
+            went_on = courses[notes["attempt"]]
+            went_on.go_on(tensors, notes)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise RunError(
             f"Expected in {checkpoint.folder} what this method keeps. Received: {error}. Start without --resume."
         ) from error
-    if last:
-        checkpoint.say(last)
-    return None
+    if went_on is not None:
+        start = "" if elected else f" of start {went_on.attempt + 1} of {len(courses)}"
+        checkpoint.say(f"Going on after epoch {went_on.epoch} of {went_on.method.epochs}{start}.")
+    return went_on if elected else None
 
 
 def elect(courses: list[Course]) -> Course:
