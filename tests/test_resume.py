@@ -453,6 +453,24 @@ def test_control_c(pictures, tmp_path, capsys, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix not in (".png", ".csv")) == ["run"]
 
 
+def test_the_commands_of_the_docs(tmp_path, capsys, monkeypatch):
+    """The first is stopped in its second epoch, the second goes on."""
+    text = (Path(__file__).parents[1] / "docs" / "interruption.md").read_text()
+    first, second = re.findall(r"^phenogroups (.*)$", text, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(discovery, "write_page", without_pictures)
+    cohort = people()
+    table = pd.DataFrame(cohort.inputs).add_prefix("x").assign(diagnosis=cohort.diagnosis)
+    table.to_csv("subjects.csv", index=False)
+    real = Course.m_step
+    with monkeypatch.context() as patch:
+        patch.setattr(Course, "m_step", lambda self: os.kill(os.getpid(), signal.SIGINT) if self.epoch else real(self))
+        assert cli.main(first.split()) == 130
+    capsys.readouterr()
+    assert cli.main(second.split()) == 0
+    assert "Going on after epoch 1 of 6." in capsys.readouterr().err
+
+
 def test_the_demo_goes_on_too(tmp_path, monkeypatch):
     asked = {}
     monkeypatch.setattr(discovery, "discover", lambda *_, **given: asked.update(given) or sys.exit(0))

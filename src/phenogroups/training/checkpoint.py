@@ -70,7 +70,7 @@ class Checkpoint:
                 self._refuse(files[0])
             for path in [*files, *self.folder.glob("*.partial")]:  # the last are what a killed run was about to write
                 if path not in ours:
-                    path.unlink()
+                    path.unlink(missing_ok=True)
         except OSError as error:
             raise RunError(f"Expected to keep what is trained in {self.folder}. Received: {error}.") from error
         if self.resume and not ours:
@@ -85,7 +85,7 @@ class Checkpoint:
         with suppress(OSError):  # a rest that cannot be removed is no reason to fail
             if kind is None:
                 for path in self._files():
-                    path.unlink()
+                    path.unlink(missing_ok=True)
             self.folder.rmdir()  # unless something is in it
 
     def _files(self) -> list[Path]:
