@@ -301,6 +301,7 @@ def changed_notes(content: bytes, **changes) -> bytes:
         lambda kept: changed_notes(kept, attempt=7),
         lambda kept: changed_notes(kept, epoch="many"),
         lambda kept: changed_notes(kept, history=None),
+        lambda kept: changed_notes(kept, method={"agreement_": "much"}),
         lambda kept: changed_notes(kept, strides={}),
         lambda kept: save({k: v[:1] if k.startswith("network") and v.ndim else v for k, v in load(kept).items()}),
     ],

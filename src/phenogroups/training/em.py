@@ -306,7 +306,7 @@ class Course:
         frames = {int(epoch): frame.numpy() for epoch, frame in under("frame.", tensors).items()}
         self._frames = dict(sorted(frames.items()))
         self.fabric.strategy.precision.load_state_dict(notes["precision"])
-        vars(self.method).update(notes["method"])
+        vars(self.method).update({k: float(v) for k, v in notes["method"].items() if k.endswith("_")})
 
     def _shown_epoch(self, done: float) -> float:
         """Epochs of all starts so far, for a bar that never goes back."""
