@@ -52,7 +52,8 @@ def digest(method, cohort) -> str:
         film = getattr(run, "film_", None)
         whole.update(b"" if film is None else b"".join(part.tobytes() for part in vars(film).values()))
         rows = [{k: v for k, v in row.items() if k != "seconds"} for row in getattr(run, "history_", [])]
-        whole.update(json.dumps([rows, run.caveats()]).encode())
+        numbers = {k: v for k, v in vars(run).items() if isinstance(v, float)}  # agreement_ of the starts is one
+        whole.update(json.dumps([rows, run.caveats(), numbers], sort_keys=True).encode())
     said = method.predict_cohort(cohort)
     whole.update(b"".join(np.ascontiguousarray(part).tobytes() for part in vars(said).values() if part is not None))
     return whole.hexdigest()
