@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from phenogroups.data.batches import reading_ahead
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.layouts import read_layout
 from phenogroups.data.tables import read_covariates, read_inputs, read_table, spec_from_json, subject_names
@@ -21,6 +23,8 @@ from phenogroups.methods import Consensus, Method, Prediction, load, name_of, se
 from phenogroups.methods.consensus import AGREEING
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page, write_page_of_none
+from phenogroups.training.checkpoint import FORMAT as KEPT_FORMAT
+from phenogroups.training.checkpoint import Checkpoint, resume_folder
 from phenogroups.training.em import Progress
 from phenogroups.training.run import (
     CHOICE,
@@ -62,22 +66,29 @@ def discover(
     beside: Mapping[str, Method] | None = None,
     choice: Choice | None = None,
     progress: Progress | None = None,
+    resume: bool = False,
+    workers: int = 0,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Discovery:
     """Find subgroups, see how they hold on subjects that were not trained on, and write the run folder.
 
     `table` says how the cohort's table was read, so that `predict` reads new ones alike; `beside` are methods whose
-    scores stand next to this one's; `choice` is why the method looks for so many subgroups.
+    scores stand next to this one's; `choice` is why the method looks for so many subgroups. Every epoch is kept beside
+    the folder until the run is done: `resume` goes on with what an interrupted run of the same kept, to the same bits,
+    and `note` hears from where. So many `workers` read a cohort on disk ahead.
     """
     folder, table = Path(folder), dict(table or {})
     check_writable(folder)
     cohort.require(method.n_subgroups, controls=method.needs_controls)
     train, test = cohort.split(held_out, method.seed)
     recipe = _recipe(cohort, method, held_out, table)
-    method.fit(train, progress=progress)
-    seen, new = method.predict_cohort(train), method.predict_cohort(test)
-    found = {name_of(method): new}
-    found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
-    return write_run(folder, method, (train, seen), (test, found), recipe, choice=choice)
+    kept = Checkpoint(resume_folder(folder), _identity(recipe, method, train), resume, note)
+    with reading_ahead(workers), kept as checkpoint:
+        method.fit(train, progress=progress, checkpoint=checkpoint)
+        seen, new = method.predict_cohort(train), method.predict_cohort(test)
+        found = {name_of(method): new}
+        found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
+        return write_run(folder, method, (train, seen), (test, found), recipe, choice=choice)
 
 
 def write_run(
@@ -140,6 +151,18 @@ def _recipe(cohort: Cohort, method: Method, held_out: float, table: dict[str, An
         "cohort": {"name": cohort.name, "subjects": len(cohort), "fingerprint": cohort.fingerprint},
         "held_out": held_out,
         "table": table,
+    }
+
+
+def _identity(recipe: Mapping[str, Any], method: Method, train: Cohort) -> dict[str, Any]:
+    """All that the bits of a trained method depend on, but for machine and threads."""
+    trained_on = "\x1f".join(train.subject.astype(str)) + train.covariates[list(method.covariates)].to_csv()
+    return {
+        **{name: recipe[name] for name in ("method", "settings", "held_out")},
+        "cohort": recipe["cohort"]["fingerprint"],
+        "trained_on": sha256(trained_on.encode()).hexdigest(),
+        "versions": versions(),
+        "format": KEPT_FORMAT,
     }
 
 
