@@ -20,7 +20,6 @@ from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.data.tables import TableSpec, read_cohort, resolve_features
 from phenogroups.discovery import discover, predict_table
 from phenogroups.methods import DeepUCSL, PlainKMeans, load
-from phenogroups.report.material import Evidence
 from phenogroups.training.run import RunError, check_writable, new_run_folder, write_model
 
 FILES = ["history.csv", "model.safetensors", "recipe.json", "report.html", "report.safetensors"]
@@ -127,14 +126,6 @@ def test_subgroups_are_one_row_per_subject(made):
         mean = z[trained & (rows["subgroup"] == letter).to_numpy()].mean(axis=0)
         distance = np.sqrt(np.square(z - mean).sum(axis=1))  # by hand
         np.testing.assert_allclose(rows[f"distance_{letter}"], distance, rtol=1e-4)
-
-
-def test_undecided_patients_are_marked(features, tmp_path):
-    undecided = np.arange(120) % 7 == 0
-    found = discover(features, PlainKMeans(), tmp_path / "run", evidence=Evidence(undecided=undecided))
-    rows = pd.read_csv(tmp_path / "run" / "subgroups.csv")
-    np.testing.assert_array_equal(rows["undecided"], undecided)
-    np.testing.assert_array_equal(found.subgroups["undecided"], undecided)
 
 
 def test_a_model_of_an_earlier_version_predicts_without_distances(made, tmp_path):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 OUT = Console()
 ERR = Console(stderr=True)
+EPOCHS_ARE_KEPT = "Finished epochs are kept: the same command with --resume goes on."
 
 Column = Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")]
 Columns = Annotated[tuple[str, ...], arg(metavar="COLUMN ...", help_behavior_hint="")]
@@ -46,6 +47,8 @@ class Demo:
     """Same seed, same digits and same result."""
     epochs: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the method's)")] = None
     """Fewer epochs make a quicker, worse demo."""
+    resume: bool = False
+    """Go on after the last epoch of an interrupted demo, to the same bits."""
 
     def run(self) -> None:
         from phenogroups.data.examples.drawn import drawn_digits
@@ -61,7 +64,7 @@ class Demo:
             cohort = drawn_digits(self.subjects, sizes=(1 - self.share, self.share), seed=self.seed)
         beside = {"kmeans on pixels": build_method("kmeans", {"seed": self.seed})}
         with training_bar(method) as progress:
-            found = discover(cohort, method, self.out, beside=beside, progress=progress)
+            found = discover(cohort, method, self.out, beside=beside, progress=progress, resume=self.resume, note=aside)
         say_what_was_found(found)
 
 
@@ -222,8 +225,13 @@ class Discover(Who):
     """Machines that train together, each started with this command (docs/scale.md)."""
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
     """Any other setting of the method, such as epochs=20 encoder=resnet18; a wrong name lists all."""
+    resume: bool = False
+    """Go on after the last epoch that an interrupted run of the same command kept, to the same bits."""
+    workers: int = 0
+    """Threads that read ahead from a cohort on disk (--cache); any number gives the same bits."""
 
     def run(self) -> None:
+        import shutil
         from dataclasses import asdict
 
         from phenogroups.discovery import discover, report_none
@@ -254,6 +262,7 @@ class Discover(Who):
         if choice is not None and choice.subgroups == 1:
             for sentence in report_none(cohort, method, self.out, choice, table=table):
                 say(sentence)
+            shutil.rmtree(self.choosing, ignore_errors=True)
             say(f"Written: {self.out}. Nothing was trained; --subgroups 2 would cut the patients in two all the same.")
             return
         if choice is not None:
@@ -263,8 +272,12 @@ class Discover(Who):
             method = build_method("consensus", {**consensus, "n_subgroups": method.n_subgroups, "settings": settings})
         held_out = chosen.held_out if self.held_out is None else self.held_out
         with training_bar(method) as progress:
-            found = discover(cohort, method, self.out, held_out=held_out, table=table, choice=choice, progress=progress)
+            found = discover(
+                cohort, method, self.out, held_out=held_out, table=table, choice=choice, progress=progress,
+                resume=self.resume, workers=self.workers, note=aside,
+            )  # fmt: skip
         if found.scores:  # of several processes, the first one's
+            shutil.rmtree(self.choosing, ignore_errors=True)
             say_what_was_found(found)
 
     def join(self, method: "Method", *, searching: bool) -> None:
@@ -282,20 +295,19 @@ class Discover(Who):
                 "number in one process (some thousand subjects are enough), then give it."
             )
 
-    def choose(self, cohort: "Cohort", method: "Method", least: int, most: int) -> "Choice":
-        """What was computed is kept beside the run folder until there is an answer: the same command goes on."""
-        import shutil
+    @property
+    def choosing(self) -> Path:
+        """What was computed to find the number of subgroups: beside the run folder until that is written."""
+        return self.out.resolve().with_name(self.out.resolve().name + ".choosing")
 
+    def choose(self, cohort: "Cohort", method: "Method", least: int, most: int) -> "Choice":
         from phenogroups.choosing import number_of_subgroups
 
-        kept = self.out.resolve().with_name(self.out.resolve().name + ".choosing")
         with ERR.status("looking for the number of subgroups") as status:
-            choice = number_of_subgroups(
-                cohort, method, least=least, most=most, kept=kept,
+            return number_of_subgroups(
+                cohort, method, least=least, most=most, kept=self.choosing,
                 told=lambda what: status.update(f"looking for the number of subgroups: {what}"),
             )  # fmt: skip
-        shutil.rmtree(kept, ignore_errors=True)
-        return choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -474,12 +486,29 @@ def main(arguments: list[str] | None = None) -> int:
         return command.run() or 0
     except (ValueError, FloatingPointError, OSError) as error:
         who, ERR.quiet = "phenogroups, another process" if ERR.quiet else "phenogroups", False
-        say(f"{who}: {error}", ERR)
+        by_the_disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+        kept = f" {EPOCHS_ARE_KEPT}" if by_the_disk and has_epochs(command) else ""
+        say(f"{who}: {error}{kept}", ERR)
         return 2
     except KeyboardInterrupt:
-        kept = ", but what was decoded: the same command goes on" if getattr(command, "cache", None) else ""
-        say(f"phenogroups: stopped; nothing was written{kept}.", ERR)
+        kept = "nothing was written"
+        if getattr(command, "cache", None):
+            kept += ", but what was decoded: the same command goes on"
+        say(f"phenogroups: stopped; {EPOCHS_ARE_KEPT if has_epochs(command) else f'{kept}.'}", ERR)
         return 130
+
+
+def has_epochs(command: Any) -> bool:
+    """Whether what a command trained before it was interrupted is kept."""
+    if "phenogroups.training.checkpoint" not in sys.modules:  # nothing was trained, and an import now takes seconds
+        return False
+    from phenogroups.training.checkpoint import is_kept
+
+    return hasattr(command, "resume") and is_kept(command.out)
+
+
+def aside(text: str) -> None:
+    say(text, ERR)
 
 
 def say(text: str, where: Console = OUT) -> None:

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from phenogroups.data.batches import reading_ahead
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.layouts import read_layout
 from phenogroups.data.tables import read_covariates, read_inputs, read_table, spec_from_json, subject_names
@@ -22,6 +24,8 @@ from phenogroups.methods.base import predict_together
 from phenogroups.methods.consensus import AGREEING
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page, write_page_of_none
+from phenogroups.training.checkpoint import FORMAT as KEPT_FORMAT
+from phenogroups.training.checkpoint import Checkpoint, resume_folder
 from phenogroups.training.em import Progress
 from phenogroups.training.run import (
     CHOICE,
@@ -62,28 +66,38 @@ def discover(
     table: Mapping[str, Any] | None = None,
     beside: Mapping[str, Method] | None = None,
     choice: Choice | None = None,
-    evidence: Evidence | None = None,
     progress: Progress | None = None,
+    resume: bool = False,
+    workers: int = 0,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Discovery:
     """Find subgroups, see how they hold on subjects that were not trained on, and write the run folder.
 
     `table` says how the cohort's table was read, so that `predict` reads new ones alike; `beside` are methods whose
-    scores stand next to this one's; `choice` is why the method looks for so many subgroups; `evidence` is what else was
-    found out about these subgroups, for the page. Of several processes (`phenogroups.launch`), all train and predict;
-    only the first writes, and to the others nothing is known but the method.
+    scores stand next to this one's; `choice` is why the method looks for so many subgroups. Every epoch is kept beside
+    the folder until the run is done: `resume` goes on with what an interrupted run of the same kept, to the same bits,
+    and `note` hears from where. So many `workers` read a cohort on disk ahead. Of several processes
+    (`phenogroups.launch`), all train and predict; only the first writes, and to the others nothing is known but the
+    method. They keep no epochs.
     """
     folder, table = Path(folder), dict(table or {})
     check_writable(folder)
     cohort.require(method.n_subgroups, controls=method.needs_controls)
     train, test = cohort.split(held_out, method.seed)
     recipe = _recipe(cohort, method, held_out, table)
-    method.fit(train, progress=progress)
-    seen, new = predict_together(method, train), predict_together(method, test)
-    if seen is None or new is None:
-        return Discovery(method, {}, {}, pd.DataFrame(), None, None, [], folder)
-    found = {name_of(method): new}
-    found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
-    return write_run(folder, method, (train, seen), (test, found), recipe, choice=choice, evidence=evidence)
+    kept = Checkpoint(resume_folder(folder), _identity(recipe, method, train), resume, note)
+    if method.sums.world > 1:  # each knows its own part, and some may have kept an epoch more than others
+        if resume:
+            raise ValueError("Expected to go on (--resume) in one process. Received: several, which keep no epochs.")
+        kept = Checkpoint()
+    with reading_ahead(workers), kept as checkpoint:
+        method.fit(train, progress=progress, checkpoint=checkpoint)
+        seen, new = predict_together(method, train), predict_together(method, test)
+        if seen is None or new is None:
+            return Discovery(method, {}, {}, pd.DataFrame(), None, None, [], folder)
+        found = {name_of(method): new}
+        found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
+        return write_run(folder, method, (train, seen), (test, found), recipe, choice=choice)
 
 
 def write_run(
@@ -94,7 +108,6 @@ def write_run(
     recipe: Mapping[str, Any],
     *,
     choice: Choice | None = None,
-    evidence: Evidence | None = None,
 ) -> Discovery:
     """The run folder of a fitted method: everything that is known of it, and the page that says so.
 
@@ -106,15 +119,14 @@ def write_run(
     diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in found.items()}
     confounds, profiled, said = trust((train, test), (seen, new), method.seed)
     alarms = [] if confounds is None else warnings(confounds)
-    evidence = replace(evidence or Evidence(), warnings=tuple(alarms), confounds=confounds, profiles=profiled)
+    evidence = Evidence(tuple(alarms), confounds, profiled)
     if choice is not None:
         evidence = replace(evidence, criteria=choice.criteria, choice=" ".join(choice_sentences(choice)))
     tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
     subgroups = pd.concat(tables, ignore_index=True)
-    if evidence.undecided is not None:
-        subgroups["undecided"] = evidence.undecided
     findings = summary(method, train, test, new, next(iter(scores.values())), chosen=evidence.choice is not None)
     findings["associated"] = said
+    findings["sure"] += diagnostics_sentences(next(iter(diagnosed.values())))
     material = gather(
         method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
         feature_names=recipe["table"].get("features") or None, evidence=evidence,
@@ -148,6 +160,18 @@ def _recipe(cohort: Cohort, method: Method, held_out: float, table: dict[str, An
         "cohort": {"name": cohort.name, "subjects": len(cohort), "fingerprint": cohort.fingerprint},
         "held_out": held_out,
         "table": table,
+    }
+
+
+def _identity(recipe: Mapping[str, Any], method: Method, train: Cohort) -> dict[str, Any]:
+    """All that the bits of a trained method depend on, but for machine and threads."""
+    trained_on = "\x1f".join(train.subject.astype(str)) + train.covariates[list(method.covariates)].to_csv()
+    return {
+        **{name: recipe[name] for name in ("method", "settings", "held_out")},
+        "cohort": recipe["cohort"]["fingerprint"],
+        "trained_on": sha256(trained_on.encode()).hexdigest(),
+        "versions": versions(),
+        "format": KEPT_FORMAT,
     }
 
 
@@ -276,6 +300,20 @@ def summary(
             f"Against the known subgroups, which {used}, balanced accuracy is {scores.subgroup_bacc:.3f}."
         )
     return said
+
+
+def diagnostics_sentences(found: Diagnostics) -> list[str]:
+    """The paper's diagnostics, each with what it should be; those that the method has."""
+    said = {
+        "distance_ratio": "controls are {:.2f} times as far from the farthest subgroup as from the nearest (1: "
+        "from all alike)",
+        "gate_entropy_controls": "subgroup probabilities of controls have an entropy of {:.2f} (1: undecided, 0: sure)",
+        "expert_specialisation": "experts tell their own subgroup from controls better than other experts do by {:.3f} "
+        "of balanced accuracy (0: any would do)",
+    }
+    known = {name: value for name, value in asdict(found).items() if value is not None}
+    numbers = [words.format(known[name]) for name, words in said.items() if name in known]
+    return [f"Whether the subgroups are of the disease, on held-out subjects: {'; '.join(numbers)}."] if numbers else []
 
 
 def consensus_sentence(method: Consensus, patients: Prediction) -> str:

@@ -169,8 +169,8 @@ def test_the_command_says_whether_to_start(table, capsys):
     printed = capsys.readouterr().out
     assert "Problem: 3 files cannot be used" in printed
     assert "Training should not start: 1 problem to mend." in printed
-    assert cli.main(["check", str(table / "none.csv"), *COLUMNS]) == 2  # a wrong word, as in every command
-    assert "which does not exist" in capsys.readouterr().err
+    assert cli.main(["check", str(table / "none.csv"), *COLUMNS]) == 1  # a finding like any other
+    assert "which does not exist" in capsys.readouterr().out
 
 
 def test_a_folder_can_be_checked(tmp_path, capsys):

@@ -194,7 +194,7 @@ def test_subsamples_keep_groups_together_and_ignore_the_split_of_the_cohort(monk
     pairs = np.array([f"person{i // 4}" for i in range(len(cohort))])
     cohort = Cohort(cohort.inputs, cohort.diagnosis, group=pairs, is_test=np.arange(len(cohort)) < 8)
     fit = Shuffled._fit
-    monkeypatch.setattr(Shuffled, "_fit", lambda self, some, progress: (seen.append(some), fit(self, some, progress)))
+    monkeypatch.setattr(Shuffled, "_fit", lambda self, some, *rest: (seen.append(some), fit(self, some, *rest)))
     Consensus(method="shuffled", runs=3, subsample=0.5).fit(cohort)
     assert len({tuple(some.subject) for some in seen}) == 3
     for some in seen:

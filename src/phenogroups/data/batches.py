@@ -1,6 +1,10 @@
 """From a cohort to batches: shuffled and augmented for the M-step, plain and in order for the E-step."""
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +16,36 @@ from phenogroups.data.stored import Inputs
 
 NUMBERS_AT_ONCE = 2**22  # in a block of inputs: two volumes of 128 voxels a side
 MOST_ROWS = 64  # on a CPU as fast per subject as more, and one subject alone waits for one block only
+_workers: ContextVar[int] = ContextVar("workers", default=0)  # no setting of a method: it changes no bit of any result
+
+
+@contextmanager
+def reading_ahead(workers: int) -> Iterator[None]:
+    """Within, so many threads read the next rows of a cohort while the network is at the last ones."""
+    if workers < 0:
+        raise ValueError(f"Expected workers of at least 0. Received: {workers}.")
+    before = _workers.set(workers)
+    try:
+        yield
+    finally:
+        _workers.reset(before)
+
+
+def _rows(inputs: Inputs, wanted: Iterable[np.ndarray | slice]) -> Iterator[np.ndarray]:
+    """One array after the other, in the order asked for, however many threads read."""
+    workers = _workers.get()
+    if workers == 0:
+        for some in wanted:
+            yield np.asarray(inputs[some])
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        coming: deque[Future[np.ndarray]] = deque()
+        for some in wanted:
+            coming.append(pool.submit(lambda some: np.asarray(inputs[some]), some))
+            if len(coming) > workers:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
 
 
 @dataclass(frozen=True)
@@ -55,18 +89,15 @@ def training_batches(
     """
     part = Part(rows, size)
     per_pass = len(inputs) // size
-    order = torch.empty(0, dtype=torch.long)
-    for step in range(steps):
-        place = step % per_pass
-        if place == 0:
-            order = torch.randperm(len(inputs))
-        index = order[place * size : (place + 1) * size]
-        x = as_tensor(inputs[index[rows].numpy()], device)
-        seen = [augmentation(x, part) for _ in range(views)]
-        others = partners(index.to(device))
-        if others is not None:
-            seen.append(augmentation(as_tensor(inputs[others[rows].cpu().numpy()], device), part))
-        yield Batch(tuple(seen), diagnosis[index.to(diagnosis.device)], index.to(device))
+    for done in range(0, steps, per_pass):
+        order = torch.randperm(len(inputs)).split(size)[: min(per_pass, steps - done)]
+        for index, read in zip(order, _rows(inputs, (index[rows].numpy() for index in order)), strict=True):
+            x = as_tensor(read, device)
+            seen = [augmentation(x, part) for _ in range(views)]
+            others = partners(index.to(device))
+            if others is not None:
+                seen.append(augmentation(as_tensor(inputs[others[rows].cpu().numpy()], device), part))
+            yield Batch(tuple(seen), diagnosis[index.to(diagnosis.device)], index.to(device))
 
 
 def read_in_blocks(
@@ -79,8 +110,7 @@ def read_in_blocks(
     """
     rows = int(np.clip(NUMBERS_AT_ONCE // np.prod(inputs.shape[1:]), 1, MOST_ROWS))
     found: dict[str, list[Tensor]] = {}
-    for first in range(0, len(inputs), rows):
-        some = np.asarray(inputs[first : first + rows])
+    for some in _rows(inputs, (slice(first, first + rows) for first in range(0, len(inputs), rows))):
         block = np.concatenate([some, np.repeat(some[:1], rows - len(some), axis=0)])
         for name, values in read(as_tensor(block, device)).items():
             found.setdefault(name, []).append(values[: len(some)].cpu())

@@ -1,6 +1,7 @@
 """Inputs that stay on disk: rows of an .npy file, read when they are asked for."""
 
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class StoredRows:
     def _read(self, rows: np.ndarray) -> np.ndarray:
         read = np.empty((len(rows), *self._inner), self.dtype)
         runs = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1) if len(rows) else []
-        with self.path.open("rb", buffering=0) as file:
+        with self._open() as file:
             for run in runs:  # neighbours on disk are read at once
                 file.seek(self._offset + int(rows[run[0]]) * self._bytes)
                 wanted = memoryview(read[run[0] : run[-1] + 1]).cast("B")  # pyright: ignore[reportArgumentType]
@@ -70,6 +71,14 @@ class StoredRows:
                         raise OSError(f"Expected {self.path} whole. Received: it ends early. Delete it and start anew.")
                     wanted = wanted[count:]
         return read
+
+    def _open(self) -> FileIO:
+        try:
+            return FileIO(self.path)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"Expected decoded inputs in {self.path}. Received: the file is gone. Start again: it is decoded anew."
+            ) from None
 
 
 Inputs = np.ndarray | StoredRows

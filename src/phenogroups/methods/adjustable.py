@@ -8,8 +8,8 @@ from torch import Tensor
 from phenogroups.clustering.adjust import Adjustment, column_name, fit_adjustment
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.base import under
 from phenogroups.methods.without_network import WithoutNetwork
+from phenogroups.training.checkpoint import Checkpoint, under
 from phenogroups.training.em import Progress
 
 
@@ -25,11 +25,11 @@ class Adjustable(WithoutNetwork):
         """The settings of what follows the adjustment."""
         return {name: value for name, value in self.get_params(deep=False).items() if name != "adjust"}
 
-    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+    def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         if self.adjust:
             self.adjustment_ = fit_adjustment(cohort, self.adjust)
             cohort = replace(cohort, inputs=self.adjustment_(cohort))
-        super()._fit(cohort, progress)
+        super()._fit(cohort, progress, checkpoint)
 
     def _inputs(self, X: Any) -> Inputs:
         inputs = super()._inputs(X)

@@ -21,6 +21,7 @@ from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.stored import Inputs
 from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_encoder, has_weights
 from phenogroups.networks.network import Network
+from phenogroups.training.checkpoint import Checkpoint, under
 from phenogroups.training.em import Embed, Progress, expectation_maximisation, read_all
 from phenogroups.training.ranks import Ranks, current
 
@@ -79,15 +80,21 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     reads_truth: ClassVar[bool] = False  # whether it is told the known subgroups, as only an upper bound may be
     shares: ClassVar[bool] = False  # whether several processes can train it together
 
-    def fit(self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None) -> Self:
-        """Learn from a cohort, or from inputs X and diagnosis y: of its two values, the greater is the patient."""
+    def fit(
+        self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Self:  # fmt: skip
+        """Learn from a cohort, or from inputs X and diagnosis y: of its two values, the greater is the patient.
+
+        `checkpoint` keeps every epoch, so that whoever is interrupted can go on; `discover` makes one.
+        """
         self.check_settings()
         if self.sums.world > 1:
             self.require_shares()
         cohort = self._training_cohort(X, y)
         cohort.require(self.n_subgroups, controls=self.needs_controls)
         self._accept(cohort.input_shape)
-        self._fit(cohort, progress)
+        self._fit(cohort, progress, checkpoint)
         own = cohort if self.sums.world == 1 else cohort[self.sums.shard(len(cohort))]
         found = self.predict_cohort(own)
         labels = np.where(own.is_patient, found.subgroup.argmax(axis=1), -1)
@@ -180,7 +187,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         raise NotImplementedError(f"{type(self).__name__} must say how it is restored.")
 
-    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+    def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} must say how it is fitted.")
 
     def _predict(self, inputs: Inputs) -> Prediction:
@@ -340,17 +347,19 @@ class DeepMethod(Method):
             return resolve_augmentation({1: of_features, 3: "digits", 4: "volumes"}[len(input_shape)])
         return resolve_augmentation(self.augmentation)
 
-    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+    def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         seen = self.trained_on(cohort)
-        self._train(seen.inputs, seen.diagnosis, progress)
+        self._train(seen.inputs, seen.diagnosis, progress, checkpoint)
 
     def trained_on(self, cohort: Cohort) -> Cohort:
         """Those of a training cohort whom the network sees, in its order."""
         return cohort if self.needs_controls else cohort.patients
 
-    def _train(self, inputs: Inputs, diagnosis: np.ndarray, progress: Progress | None) -> None:
+    def _train(
+        self, inputs: Inputs, diagnosis: np.ndarray, progress: Progress | None, checkpoint: Checkpoint | None
+    ) -> None:
         self.network_, self.beliefs_, self.history_, self.film_ = expectation_maximisation(
-            self, lambda: self.build(inputs.shape[1:], inputs), inputs, diagnosis, progress
+            self, lambda: self.build(inputs.shape[1:], inputs), inputs, diagnosis, progress, checkpoint
         )
 
     def _predict(self, inputs: Inputs) -> Prediction:
@@ -373,11 +382,6 @@ class DeepMethod(Method):
         if "q" in {f.name for f in fields(self.beliefs_type)}:
             known["q"] = torch.empty(0, self.n_subgroups)
         self.beliefs_ = self.beliefs_type(**known)
-
-
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose names begin so, by the rest of their names."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def means_of(embedding: np.ndarray, labels: np.ndarray, n_subgroups: int, sums: Sums = ALONE) -> np.ndarray:

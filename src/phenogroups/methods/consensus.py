@@ -19,12 +19,14 @@ from phenogroups.clustering.consensus import consensus_labels
 from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.base import Method, Prediction, under
+from phenogroups.methods.base import Method, Prediction
+from phenogroups.training.checkpoint import Checkpoint, under
 from phenogroups.training.em import Progress
 
 LARGEST = 2**32  # what scikit-learn takes as a seed is below
 SEEDS = 2**20  # first seeds of runs are below, as methods multiply theirs
 OWN = ("n_subgroups", "seed")  # settings that runs get from the consensus
+FINISHED = "finished"  # name of what is kept of a run without epochs
 AGREEING = 0.5  # adjusted Rand index from which subgroups agree: two equal ones then differ on one patient in seven
 
 
@@ -91,8 +93,8 @@ class Consensus(Method):
                 "Choose another, such as 'deep_ucsl'."
             )
 
-    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
-        self.runs_ = [self._fit_run(i, cohort, progress) for i in range(self.runs)]
+    def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
+        self.runs_ = [self._fit_run(i, cohort, progress, checkpoint or Checkpoint()) for i in range(self.runs)]
         patients = cohort.patients
         said = np.stack([run.predict_subgroup_proba(patients) for run in self.runs_])  # (runs, patients, subgroups)
         labels = said.argmax(axis=2)
@@ -103,15 +105,22 @@ class Consensus(Method):
         self.best_ = int(self.agreement_.argmax())
         self.stability_ = float(np.mean([adjusted_rand_score(a, b) for a, b in combinations(labels, 2)]))
 
-    def _fit_run(self, i: int, cohort: Cohort, progress: Progress | None) -> Method:
-        run, before = self.run(i), i * self._passes_of_a_run
+    def _fit_run(self, i: int, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint) -> Method:
+        run, before, checkpoint = self.run(i), i * self._passes_of_a_run, checkpoint.of_part(f"run {i + 1}")
         if self.subsample < 1:  # whoever is left out of a run is assigned by it all the same
             cohort, _ = replace(cohort, is_test=None).split(1 - self.subsample, run.seed)
-        if progress is None:
-            return run.fit(cohort)
-        run.fit(cohort, progress=lambda row: progress({**row, "epoch": before + row["epoch"], "run": i + 1}))
+        tell = progress or (lambda _: None)
+        kept = checkpoint.load(FINISHED)
+        if kept is not None:
+            run.restore(cohort.input_shape, kept[0])
+        else:
+            shown = (
+                None if progress is None else lambda row: tell({**row, "epoch": before + row["epoch"], "run": i + 1})
+            )
+            run.fit(cohort, progress=shown, checkpoint=checkpoint)
         if not hasattr(run, "passes"):
-            progress({"epoch": i + 1, "run": i + 1})
+            checkpoint.save(FINISHED, run.state(), {})  # of a run with epochs, the last of them is kept
+            tell({"epoch": i + 1, "run": i + 1})
         return run
 
     def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:

@@ -26,6 +26,7 @@ from phenogroups.losses import class_balance, experts_loss, gate_loss, lower_bou
 from phenogroups.methods.base import DeepMethod, cosine
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
+from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Embed, Progress
 
 NAMED = 5  # candidates that each encoder names in the vote on the first subgroups
@@ -111,13 +112,13 @@ class DeepUCSL(DeepMethod):
             return WARMUP_PACE
         return cosine((epoch - self.warmup) / max(self.epochs - self.warmup, 1))
 
-    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+    def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         if self.clusterer not in CLUSTERERS and not hasattr(self.clusterer, "fit"):
             raise ValueError(
                 f"Expected clusterer {', '.join(map(repr, CLUSTERERS))} or a scikit-learn estimator. "
                 f"Received: {self.clusterer!r}."
             )
-        super()._fit(cohort, progress)
+        super()._fit(cohort, progress, checkpoint)
 
     def losses(self, network: Network, batch: Batch, beliefs: Beliefs | None) -> dict[str, Tensor]:
         z = network.encoder(batch.views[0])

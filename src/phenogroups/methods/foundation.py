@@ -14,9 +14,10 @@ from phenogroups.clustering.linear import logistic_hyperplane
 from phenogroups.clustering.space import Scaler
 from phenogroups.data.cohort import Cohort
 from phenogroups.methods.afterwards import CentroidsAndHyperplane, centroids_of
-from phenogroups.methods.base import Prediction, under
+from phenogroups.methods.base import Prediction
 from phenogroups.methods.without_network import WithoutNetwork
 from phenogroups.networks.encoders import Encoder, build_encoder, default_encoder, has_weights
+from phenogroups.training.checkpoint import Checkpoint, under
 from phenogroups.training.em import Progress, embed, on_device, read_all
 
 RANDOM = "random"
@@ -32,11 +33,11 @@ class Foundation(WithoutNetwork):
 
     beliefs_type: ClassVar[type] = CentroidsAndHyperplane
 
-    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+    def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         encoder = self._frozen(cohort)
         self.encoder_ = encoder
         if encoder is None:
-            return super()._fit(cohort, progress)
+            return super()._fit(cohort, progress, checkpoint)
         z = embed(on_device(encoder, self.device), cohort.inputs).numpy(force=True)
         encoder.cpu()
         self.beliefs_ = self.e_step(z, cohort.diagnosis)

@@ -16,6 +16,7 @@ from phenogroups.methods.end_to_end import EndToEnd
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.heads import projection
 from phenogroups.networks.network import Network
+from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Progress
 
 
@@ -27,7 +28,7 @@ class SupervisedSubgroups(EndToEnd):
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"subgroup": projection(encoder.dim, out=self.n_subgroups)}
 
-    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+    def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         if cohort.truth is None:
             raise CohortError(
                 f"Expected a cohort with truth, the known subgroups, for {type(self).__name__}. Received: none. "
@@ -40,9 +41,8 @@ class SupervisedSubgroups(EndToEnd):
                 f"Expected {self.n_subgroups} known subgroups, as n_subgroups says. Received: {len(names)} among "
                 f"{known.sum()} patients of known truth. Set n_subgroups to their number."
             )
-        self._train(
-            self.trained_on(cohort).inputs, subgroup, progress
-        )  # in the place of the diagnosis, for `Batch` has no truth
+        # in the place of the diagnosis, for `Batch` has no truth
+        self._train(self.trained_on(cohort).inputs, subgroup, progress, checkpoint)
 
     def trained_on(self, cohort: Cohort) -> Cohort:
         """Controls are left out with the patients nobody knows about."""

@@ -10,6 +10,7 @@ from phenogroups.data.batches import read_in_blocks
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.base import Method, Prediction
+from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Progress
 
 
@@ -25,7 +26,7 @@ class WithoutNetwork(Method):
         """Fields of a Prediction from some inputs as vectors."""
         raise NotImplementedError
 
-    def _fit(self, cohort: Cohort, progress: Progress | None) -> None:
+    def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         seen = cohort if self.needs_controls else cohort.patients
         self.beliefs_ = self.e_step(np.asarray(seen.inputs).reshape(len(seen), -1), seen.diagnosis)
 

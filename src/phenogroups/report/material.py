@@ -42,7 +42,6 @@ class Evidence:
     profiles: pd.DataFrame | None = None  # shown as it is
     criteria: pd.DataFrame | None = None  # one row per number of subgroups
     choice: str | None = None  # what the criteria say, in a sentence
-    undecided: np.ndarray | None = None  # (subjects,): in the order of subgroups.csv
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,15 @@ from phenogroups.data.batches import Batch, as_tensor, effective_batch_size, rea
 from phenogroups.data.stored import Inputs
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
+from phenogroups.training.checkpoint import Checkpoint, under
 from phenogroups.training.ranks import TIMEOUT, Ranks, Share, answered, current, join, refuse_dropout
+from phenogroups.training.run import RunError
 
 Progress = Callable[[dict[str, float]], None]  # is told the epoch, with its fraction, and the mean losses so far
 Embed = Callable[..., Tensor]  # embeddings of the subjects at the positions given, or of all
 # of the film: subjects at most, frames at most, and numbers in all at most (64 MB)
 FILMED, FRAMES, FILM_NUMBERS = 600, 40, 2**24
+STARTED, ELECTED = "start", "elected"  # names of what is kept: of each start, then of the one that goes on
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Trainable(Protocol):
     restarts: int
     settle: bool
     passes: int
+    beliefs_type: Any
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation: ...
     def encoder_of(self, network: Network) -> nn.Module: ...
@@ -120,10 +124,12 @@ def expectation_maximisation(
     inputs: Inputs,
     diagnosis: np.ndarray,
     progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[Network, Any, list[dict[str, float]], Film]:
     """Train from scratch; the network, the last beliefs, one row of history per epoch and the film of them.
 
     Several networks may be started (`restarts`); after their warm-up and first E-step one is elected to go on.
+    What `checkpoint` kept of an interrupted training is gone on from, to the same bits.
     """
     fabric = _fabric(method)
     labels = torch.as_tensor(diagnosis, device=fabric.device)
@@ -131,12 +137,19 @@ def expectation_maximisation(
     # everything random below is drawn from generators seeded here; the caller's own are left as they were
     with torch.random.fork_rng():
         courses = [Course(method, fabric, build, inputs, labels, i, progress) for i in range(method.restarts)]
-        for course in courses:
-            for _ in range(min(method.warmup, method.epochs)):
-                course.m_step()
-        best = elect(courses)
+        checkpoint = checkpoint or Checkpoint()
+        best = go_on(courses, checkpoint)
+        if best is None:
+            for course in courses:
+                while course.epoch < min(method.warmup, method.epochs):
+                    course.m_step()
+                    course.keep(checkpoint, f"{STARTED}{course.attempt}")
+            best = elect(courses)
+            best.keep(checkpoint, ELECTED)
+            checkpoint.drop(STARTED)
         while best.epoch < method.epochs and not best.finished:
             best.m_step()
+            best.keep(checkpoint, ELECTED)
         if method.settle:
             best.settle()
         best.e_step(anew=True)
@@ -314,12 +327,81 @@ class Course:
     def _is_frozen(self) -> bool:
         return isinstance(self._encoder, Encoder) and self._encoder.frozen
 
+    def keep(self, checkpoint: Checkpoint, name: str) -> None:
+        """All that the next epoch starts from. What it draws is seeded by its number, and so is its learning rate."""
+        if checkpoint.folder is None or not self.fabric.is_global_zero:
+            return
+        beliefs = {} if self.beliefs is None else {f.name: getattr(self.beliefs, f.name) for f in fields(self.beliefs)}
+        moments = self._optimizer.state_dict()["state"]
+        tensors = {
+            **{f"network.{name}": value for name, value in self.network.state_dict().items()},
+            **{f"optimizer.{i}.{name}": value for i, of_weight in moments.items() for name, value in of_weight.items()},
+            **{f"beliefs.{name}": value for name, value in beliefs.items()},
+            **{f"frame.{epoch}": torch.from_numpy(frame) for epoch, frame in self._frames.items()},
+        }
+        notes = {
+            **{name: getattr(self, name) for name in ("attempt", "epoch", "believed_at", "finished", "history")},
+            "strides": {name: value.stride() for name, value in beliefs.items()},
+            "precision": self.fabric.strategy.precision.state_dict(),  # the scale of losses in 16 bits
+            # what the method says of itself, such as how far the starts agreed
+            "method": {k: v for k, v in vars(self.method).items() if k.endswith("_") and isinstance(v, float)},
+        }
+        checkpoint.save(name, tensors, notes)
+
+    def go_on(self, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+        """Become what was kept."""
+        self.network.load_state_dict(under("network.", tensors))
+        weights = [weight for group in self._optimizer.param_groups for weight in group["params"]]
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in under("optimizer.", tensors).items():
+            i, _, moment = name.partition(".")
+            weight = weights[int(i)]
+            same = torch.empty_like(weight).copy_(value) if value.shape == weight.shape else value  # as it lies
+            moments.setdefault(int(i), {})[moment] = same
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": moments})
+        self.epoch, self.believed_at = int(notes["epoch"]), int(notes["believed_at"])
+        self.finished, self.history = bool(notes["finished"]), [dict(row) for row in notes["history"]]
+        if self.believed_at >= 0:
+            beliefs = under("beliefs.", tensors)
+            # numbers must lie as they did: matrix products round differently for different strides
+            laid = {k: as_it_lay(v.to(self.fabric.device), notes["strides"][k]) for k, v in beliefs.items()}
+            self.beliefs = self.method.beliefs_type(**laid)
+        frames = {int(epoch): frame.numpy() for epoch, frame in under("frame.", tensors).items()}
+        self._frames = dict(sorted(frames.items()))
+        self.fabric.strategy.precision.load_state_dict(notes["precision"])
+        vars(self.method).update({k: float(v) for k, v in notes["method"].items() if k.endswith("_")})
+
     def _shown_epoch(self, done: float) -> float:
         """Epochs of all starts so far, for a bar that never goes back."""
         if self.finished:  # whatever was left to do is skipped
             return self.method.passes - 1 + done
         earlier = self.attempt if self.epoch < self.method.warmup else self.method.restarts - 1
         return earlier * self.method.warmup + self.epoch + done
+
+
+def as_it_lay(value: Tensor, stride: list[int]) -> Tensor:
+    if 0 in stride:  # repeated without being copied
+        return value
+    return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def go_on(courses: list[Course], checkpoint: Checkpoint) -> Course | None:
+    """Take every course to where it was kept; the elected one, if that was done."""
+    elected = checkpoint.load(ELECTED)
+    kept = [elected] if elected else [checkpoint.load(f"{STARTED}{course.attempt}") for course in courses]
+    went_on = None
+    try:
+        for tensors, notes in filter(None, kept):
+            went_on = courses[notes["attempt"]]
+            went_on.go_on(tensors, notes)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise RunError(
+            f"Expected in {checkpoint.folder} what this method keeps. Received: {error}. Start without --resume."
+        ) from error
+    if went_on is not None:
+        start = "" if elected else f" of start {went_on.attempt + 1} of {len(courses)}"
+        checkpoint.say(f"Going on after epoch {went_on.epoch} of {went_on.method.epochs}{start}.")
+    return went_on if elected else None
 
 
 def elect(courses: list[Course]) -> Course:

@@ -65,9 +65,14 @@ def new_run_folder(folder: str | Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise RunError(f"Expected to write the run folder {folder}. Received: {error}.") from error
         raise
+    earlier = folder.with_name(folder.name + ".earlier")
     try:
-        shutil.rmtree(folder, ignore_errors=True)
+        # moved away and not deleted in its place: a process killed half-way would leave something that is no run folder
+        shutil.rmtree(earlier, ignore_errors=True)
+        if folder.exists():
+            os.replace(folder, earlier)
         os.replace(partial, folder)
+        shutil.rmtree(earlier, ignore_errors=True)
     except OSError as error:  # the work is done: it stays where it is
         raise RunError(f"Expected to replace {folder}. Received: {error}. The new run is in {partial}.") from error
 
@@ -114,7 +119,10 @@ def write_whole(path: Path, content: str | bytes) -> None:
     # of this process: another one may be writing the same file
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())  # else the name could reach the disk before the content does
         os.replace(partial, path)
     except OSError as error:
         raise RunError(f"Expected to write {path}. Received: {error}.") from error

@@ -1,0 +1,504 @@
+"""A run that was killed, or stopped by its disk, goes on to the bits of one that was not."""
+
+import errno
+import json
+import os
+import pickle
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load, save
+
+from phenogroups import cli, discovery
+from phenogroups.data.cohort import Cohort
+from phenogroups.methods import DeepMethod, DeepUCSL, PlainKMeans, build_method
+from phenogroups.training.checkpoint import CHECKSUM, KIND, NOTES, resume_folder
+from phenogroups.training.em import Course
+from phenogroups.training.run import RunError
+
+KILLS, IN_WRITING = 20, 10
+QUICK = {"epochs": 4, "steps": 3, "batch_size": 32, "restarts": 1, "stop_below": 0.0}
+KMEANS = {"warmup": 0, "clusterer": "kmeans"}  # without an election, which takes a second
+OF_THE_CHAIN = {**QUICK, "epochs": 8, "restarts": 2, "warmup": 2, "clusterer": "kmeans"}
+
+
+def people(seed: int = 0) -> Cohort:
+    """Patients differ from controls in the first feature and from each other in the second."""
+    rng = np.random.default_rng(seed)
+    ill, two = np.arange(80) % 2, rng.integers(0, 2, 80)
+    inputs = rng.normal(size=(80, 5)) + np.outer(3 * ill, np.eye(5)[0]) + np.outer(ill * (6 * two - 3), np.eye(5)[1])
+    return Cohort(inputs.astype(np.float32), ill, name="people")
+
+
+def bits(folder: Path) -> dict[str, str]:
+    """A checksum of every file of a run, but for its seconds."""
+    found = {path.name: sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    if "history.csv" in found:
+        found["history.csv"] = pd.read_csv(folder / "history.csv").drop(columns="seconds").to_csv()
+    return found
+
+
+def without_pictures(folder: Path) -> None:
+    """In the place of the page, which takes longer than the training and is made from the folder alone."""
+    (folder / "report.html").write_text("")
+
+
+# a process of its own, which imports once and forks a child for every run
+
+
+def fork(work: Callable[[], object]) -> int:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return child
+
+
+def ended(child: int, seconds: float | None = None) -> int | None:
+    """How it ended, by itself; None if it was killed after so many seconds."""
+    until = np.inf if seconds is None else time.monotonic() + seconds
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+            return None if os.waitpid(child, 0)[1] == signal.SIGKILL else 0
+        time.sleep(0.002)
+
+
+def kill_at(name: str, call: int, *, after: bool, to: Path | None = None) -> None:
+    """From now on this process dies at this call of a function of `os`; only calls with this second argument count."""
+    real, calls = getattr(os, name), 0
+
+    def deadly(*arguments, **named):
+        nonlocal calls
+        calls += to is None or arguments[1] == to
+        if calls == call and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        done = real(*arguments, **named)
+        if calls == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    setattr(os, name, deadly)
+
+
+def chain(home: Path, seed: int) -> dict[str, object]:
+    """Kill, resume, kill, ... whoever comes to the end is compared with a run that was left alone, and begins anew."""
+    torch.set_num_threads(1)
+    discovery.write_page = without_pictures
+    DeepUCSL.elect = DeepMethod.elect  # pyright: ignore[reportAttributeAccessIssue], a vote takes a second
+    rng, log, run = random.Random(seed), home / "log", home / "run"
+    cohort = people()
+
+    def discover(folder: Path) -> None:
+        with log.open("a") as file:
+            discovery.discover(
+                cohort, build_method("deep_ucsl", OF_THE_CHAIN), folder, resume=True,
+                note=lambda said: print(said, file=file, flush=True),
+            )  # fmt: skip
+
+    def find(before: Callable[[], None] = lambda: None) -> int:
+        return fork(lambda: (before(), discover(run)))
+
+    discover(home / "alone")  # here, so that children need not import what is imported late
+    began = time.monotonic()
+    assert ended(find()) == 0
+    whole = time.monotonic() - began
+    finished = moments = writings = 0
+
+    def see(code: int | None) -> bool:
+        nonlocal finished
+        assert code in (0, None, -signal.SIGKILL), code
+        if code == 0:
+            assert bits(run) == bits(home / "alone")
+            assert not resume_folder(run).exists()
+            finished += 1
+        return code != 0
+
+    while moments < KILLS:
+        moments += see(ended(find(), rng.uniform(0, whole)))
+    while writings < IN_WRITING:
+        name, call, after = rng.choice(("replace", "fsync", "unlink")), rng.randint(1, 9), rng.random() < 0.5
+        writings += see(ended(find(lambda: kill_at(name, call, after=after))))  # noqa: B023
+    assert ended(find()) == 0
+    # an earlier run is moved away before the new one takes its name, and one dies in between
+    assert ended(find(lambda: kill_at("replace", 1, after=False, to=run))) == -signal.SIGKILL
+    assert not run.exists()
+    assert bits(home / "run.earlier") == bits(home / "alone")
+    assert ended(find()) == 0
+    assert bits(run) == bits(home / "alone")
+    return {
+        "moments": moments, "writings": writings, "finished": finished, "notes": log.read_text().splitlines(),
+        "left": sorted(path.name for path in home.iterdir()),
+    }  # fmt: skip
+
+
+def test_killed_at_random_moments(tmp_path):
+    seed = random.randrange(10**6)
+    print(f"moments of seed {seed}")  # pytest shows it when this fails
+    said = subprocess.run(
+        [sys.executable, __file__, str(tmp_path), str(seed)], env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    seen = json.loads(said.stdout.splitlines()[-1])
+    assert (seen["moments"], seen["writings"]) == (KILLS, IN_WRITING)
+    assert seen["finished"] > 0
+    went_on = {note for note in seen["notes"] if note.startswith("Going on after epoch")}
+    assert len(went_on) > 2  # from several places
+    assert seen["left"] == ["alone", "log", "run"]  # nothing but runs
+
+
+# in this process: what stops it is raised
+
+
+class Stopped(BaseException):
+    """As Ctrl-C, which is no error."""
+
+
+@pytest.fixture
+def find(tmp_path, monkeypatch):
+    """A run that may be stopped once it is beyond some epoch; what it noted."""
+    monkeypatch.setattr(discovery, "write_page", without_pictures)
+
+    def run(folder="run", *, cohort=None, how="deep_ucsl", beyond=np.inf, resume=True, held_out=0.2, **settings):
+        said: list[str] = []
+
+        def progress(row):
+            if row["epoch"] > beyond:
+                raise Stopped
+
+        given = settings if how == "consensus" else {**QUICK, **KMEANS, **settings}
+        try:
+            discovery.discover(
+                cohort or people(), build_method(how, given), tmp_path / folder, held_out=held_out, resume=resume,
+                progress=progress, note=said.append,
+            )  # fmt: skip
+        except Stopped:
+            assert beyond < np.inf
+        return " ".join(said)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Of a run that was left alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(discovery, "write_page", without_pictures)
+        folder = tmp_path_factory.mktemp("alone") / "run"
+        discovery.discover(people(), build_method("deep_ucsl", QUICK | KMEANS), folder)
+    return bits(folder)
+
+
+@pytest.fixture
+def stopped(find, tmp_path):
+    """What a run kept that was stopped after its second epoch."""
+    find(beyond=2.1)
+    (kept,) = (tmp_path / "run.resume").iterdir()
+    return kept
+
+
+def refused(find, **asked) -> str:
+    with pytest.raises(RunError) as error:
+        find(**asked)
+    return str(error.value)
+
+
+def test_notes_say_where_it_goes_on(find, stopped, tmp_path, alone):
+    assert find(beyond=3.1) == "Going on after epoch 2 of 4."
+    assert "is replaced; with --resume it would go on" in find(resume=False, beyond=1.1)
+    assert find() == "Going on after epoch 1 of 4."
+    assert bits(tmp_path / "run") == alone
+    assert not resume_folder(tmp_path / "run").exists()
+    assert "There is nothing in" in find()
+    assert bits(tmp_path / "run") == alone
+
+
+@pytest.mark.parametrize(
+    ("asked", "differs"),
+    [
+        ({"cohort": people(1)}, "differs in cohort."),
+        ({"epochs": 5}, "differs in settings epochs (4 then, 5 now)."),
+        ({"seed": 1}, "settings seed (0 then, 1 now), trained_on."),
+        ({"held_out": 0.3}, "differs in held_out (0.2 then, 0.3 now), trained_on."),
+        ({"how": "consensus", "settings": {"epochs": 1}}, "method (deep_ucsl then, consensus now)"),
+    ],
+)
+def test_what_another_run_kept_is_refused(find, stopped, tmp_path, asked, differs):
+    before = stopped.read_bytes()
+    message = refused(find, **asked)
+    assert differs in message
+    assert "start without --resume" in message
+    assert stopped.read_bytes() == before
+    find(**asked, resume=False, beyond=1.1)
+    assert not stopped.exists()
+
+
+def test_another_version_is_refused(find, stopped, monkeypatch):
+    monkeypatch.setattr(discovery, "versions", lambda: {"torch": "0.1"})
+    assert "versions torch" in refused(find)
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-7], lambda b: b[:10], lambda b: b"", lambda b: b + b"0"])
+def test_a_damaged_file_is_refused(find, stopped, damage, tmp_path, alone):
+    stopped.write_bytes(damage(stopped.read_bytes()))
+    assert re.search(r"Received: a damaged file.* Start without --resume\.", refused(find))
+    find(resume=False)
+    assert bits(tmp_path / "run") == alone
+
+
+def test_a_flipped_bit_is_seen_wherever_it_is(find, stopped):
+    content = stopped.read_bytes()
+    for place in random.Random(0).sample(range(len(content)), 10):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        stopped.write_bytes(flipped)
+        assert "a damaged file" in refused(find)
+
+
+class Dangerous:
+    def __reduce__(self):
+        return os.mkdir, ("/tmp/phenogroups-was-executed",)
+
+
+def changed_notes(content: bytes, **changes) -> bytes:
+    tensors = load(content)
+    notes = json.loads(tensors[NOTES].numpy().tobytes()) | changes
+    tensors[NOTES] = torch.frombuffer(bytearray(json.dumps(notes).encode()), dtype=torch.uint8)
+    return save(tensors)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        lambda _: pickle.dumps(Dangerous()),
+        lambda _: b"",
+        lambda _: save({"a": torch.zeros(3)}),
+        lambda _: save({NOTES: torch.zeros(3)}),
+        lambda kept: changed_notes(kept, identity={"method": "other"}),
+        lambda kept: changed_notes(kept, attempt=7),
+        lambda kept: changed_notes(kept, epoch="many"),
+        lambda kept: changed_notes(kept, history=None),
+        lambda kept: changed_notes(kept, method={"agreement_": "much"}),
+        lambda kept: changed_notes(kept, strides={}),
+        lambda kept: save({k: v[:1] if k.startswith("network") and v.ndim else v for k, v in load(kept).items()}),
+    ],
+)
+def test_a_strangers_file_executes_nothing(find, stopped, content):
+    """Its checksum is right: whoever means harm can write one."""
+    strange = content(stopped.read_bytes()[CHECKSUM:])
+    stopped.write_bytes(sha256(strange).digest() + strange)
+    assert "--resume" in refused(find)
+    assert not Path("/tmp/phenogroups-was-executed").exists()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+def test_a_disk_that_takes_no_more(find, stopped, tmp_path, monkeypatch, function, code, alone):
+    before = stopped.read_bytes()
+
+    def full(*_):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, full)
+        message = refused(find)
+    assert message.startswith("Expected to write")
+    assert os.strerror(code) in message
+    assert [path.read_bytes() for path in stopped.parent.iterdir()] == [before]  # and no rest of another
+    assert find() == "Going on after epoch 2 of 4."
+    assert bits(tmp_path / "run") == alone
+
+
+def test_a_disk_that_is_full_when_the_run_is_written(find, stopped, tmp_path, monkeypatch, alone):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(discovery, "write_model", full)
+        assert "Expected to write the run folder" in refused(find)
+    assert not (tmp_path / "run").exists()
+    assert find() == "Going on after epoch 4 of 4."
+    assert bits(tmp_path / "run") == alone
+
+
+def test_a_place_where_nothing_can_be_kept_is_said_before_training(find, tmp_path, monkeypatch):
+    (tmp_path / "run.resume").write_text("mine")
+    monkeypatch.setattr(Course, "m_step", lambda _: pytest.fail("trained"))
+    assert "Expected to keep what is trained in" in refused(find)
+    assert (tmp_path / "run.resume").read_text() == "mine"
+
+
+def test_other_things_in_the_folder_stay(find, tmp_path):
+    (tmp_path / "run.resume").mkdir()
+    (tmp_path / "run.resume" / "thesis.txt").write_text("mine")
+    find(epochs=1)
+    assert [path.name for path in (tmp_path / "run.resume").iterdir()] == ["thesis.txt"]
+
+
+def test_a_method_without_epochs_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(discovery, "write_page", without_pictures)
+    discovery.discover(people(), PlainKMeans(), tmp_path / "run", resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_finished_runs_of_a_consensus_are_not_run_again(find, tmp_path, monkeypatch):
+    asked = {"how": "consensus", "runs": 3, "settings": {**QUICK, **KMEANS, "epochs": 2}}
+    find("alone", **asked)
+    find(**asked, beyond=3.1)  # the second run has ended one of its two epochs
+    trained = []
+    real = Course.m_step
+    monkeypatch.setattr(Course, "m_step", lambda self: (trained.append(self.method.seed), real(self)))
+    assert find(**asked) == "run 1 Going on after epoch 2 of 2. run 2 Going on after epoch 1 of 2."
+    assert [trained.count(seed) for seed in sorted({*trained})] == [1, 2]
+    assert bits(tmp_path / "run") == bits(tmp_path / "alone")
+
+
+def test_nor_are_those_without_epochs(find, tmp_path, monkeypatch):
+    asked = {"how": "consensus", "method": "kmeans", "runs": 3}
+    fitted = []
+    real = PlainKMeans.e_step
+    monkeypatch.setattr(PlainKMeans, "e_step", lambda self, *given: (fitted.append(self.seed), real(self, *given))[1])
+    find("alone", **asked)
+    assert len(fitted) == 3
+    find(**asked, beyond=1)
+    find(**asked)
+    assert sorted(fitted[3:]) == sorted(fitted[:3])
+    assert bits(tmp_path / "run") == bits(tmp_path / "alone")
+
+
+# the command line
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A table of images."""
+    rng = np.random.default_rng(0)
+    for i in range(40):
+        pixels = rng.integers(0, 60, (12, 12)) + (i % 2) * 100 * (np.indices((12, 12))[i // 2 % 2] > 7)
+        Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / f"{i}.png")
+    table = pd.DataFrame({"path": [f"{i}.png" for i in range(40)], "diagnosis": np.arange(40) % 2})
+    table.to_csv(tmp_path / "pictures.csv", index=False)
+    return tmp_path / "pictures.csv"
+
+
+SET = ["--set", *(f"{name}={value}" for name, value in (QUICK | KMEANS).items())]
+
+
+def test_a_deleted_cache(pictures, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(discovery, "write_page", without_pictures)
+    cache = tmp_path / "cache"
+    command = ["discover", str(pictures), "--image", "path", "--cache", str(cache), "--workers", "2", *SET]
+    assert cli.main([*command, "--out", str(tmp_path / "alone")]) == 0
+    real = Course.m_step
+
+    def clumsy(self):
+        real(self)
+        if self.epoch == 2:
+            next(cache.glob("*.npy")).unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Course, "m_step", clumsy)
+        capsys.readouterr()
+        assert cli.main([*command, "--out", str(tmp_path / "run")]) == 2
+    message = capsys.readouterr().err.replace("\n", " ")
+    assert (
+        "the file is gone. Start again: it is decoded anew. Finished epochs are kept: the same command with" in message
+    )
+    assert "Traceback" not in message
+    assert cli.main([*command, "--out", str(tmp_path / "run"), "--resume"]) == 0
+    assert "Going on after epoch 2 of 4." in capsys.readouterr().err
+    assert bits(tmp_path / "run") == bits(tmp_path / "alone")
+
+
+def test_control_c(pictures, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(discovery, "write_page", without_pictures)
+    command = ["discover", str(pictures), "--image", "path", "--out", str(tmp_path / "run"), *SET]
+    real = Course.m_step
+
+    def impatient(self):
+        if self.epoch == 3:
+            raise KeyboardInterrupt
+        real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Course, "m_step", impatient)
+        assert cli.main(command) == 130
+    message = capsys.readouterr().err
+    assert "stopped; Finished epochs are kept: the same command with --resume goes on." in message.replace("\n", " ")
+    assert not (tmp_path / "run").exists()
+    assert cli.main([*command, "--resume"]) == 0
+    assert "Going on after epoch 3 of 4." in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix not in (".png", ".csv")) == ["run"]
+
+
+def test_the_commands_of_the_docs(tmp_path, capsys, monkeypatch):
+    """The first is stopped in its second epoch, the second goes on."""
+    text = (Path(__file__).parents[1] / "docs" / "interruption.md").read_text()
+    first, second = re.findall(r"^phenogroups (.*)$", text, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(discovery, "write_page", without_pictures)
+    cohort = people()
+    table = pd.DataFrame(cohort.inputs).add_prefix("x").assign(diagnosis=cohort.diagnosis)
+    table.to_csv("subjects.csv", index=False)
+    real = Course.m_step
+    with monkeypatch.context() as patch:
+        patch.setattr(Course, "m_step", lambda self: os.kill(os.getpid(), signal.SIGINT) if self.epoch else real(self))
+        assert cli.main(first.split()) == 130
+    capsys.readouterr()
+    assert cli.main(second.split()) == 0
+    assert "Going on after epoch 1 of 6." in capsys.readouterr().err
+
+
+def test_the_demo_goes_on_too(tmp_path, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(discovery, "discover", lambda *_, **given: asked.update(given) or sys.exit(0))
+    with pytest.raises(SystemExit):
+        cli.main(["demo", "--subjects", "40", "--resume", "--out", str(tmp_path / "run")])
+    assert asked["resume"]
+
+
+def test_a_command_that_is_killed(pictures, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(discovery, "write_page", without_pictures)
+    home = tmp_path / "runs"
+    command = ["discover", str(pictures), "--image", "path", *SET, "--out"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "phenogroups.cli", *command, str(home / "run")], stdout=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
+    )  # fmt: skip
+    while not any(resume_folder(home / "run").glob(f"*{KIND}")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert cli.main([*command, str(home / "run"), "--resume"]) == 0
+    assert re.search(r"Going on after epoch \d of 4\.", capsys.readouterr().err)
+    assert cli.main([*command, str(home / "alone")]) == 0
+    assert bits(home / "run") == bits(home / "alone")
+    assert sorted(path.name for path in home.iterdir()) == ["alone", "run"]
+
+
+if __name__ == "__main__":
+    print(json.dumps(chain(Path(sys.argv[1]), int(sys.argv[2]))))
