@@ -27,7 +27,7 @@ def contrastive_mixture(patients: Tensor, controls: Tensor, n_subgroups: int, *,
     found = specific_mixtures(patients, controls, n_subgroups, seed=seed)
     if not found:  # every candidate had a subgroup too small to be one
         return tied_mixture(patients, n_subgroups, seed=seed)
-    return tied_mixture(patients, n_subgroups, start=found[0].log_posterior(patients.double()).exp())
+    return tied_mixture(patients, n_subgroups, start=found[0].posterior(patients))
 
 
 def specific_mixtures(

@@ -1,12 +1,19 @@
 """Sinkhorn K-means: K-means whose assignments are pulled towards equal sizes (paper, Appendix C)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
-from phenogroups.clustering.sinkhorn import sinkhorn
+from phenogroups.clustering.blocks import Vectors, blocks, in_memory, spans, summed, take
+from phenogroups.clustering.sinkhorn import potentials
+
+# vectors among which starts are compared; the best goes on among all. A subgroup of one in a hundred has 650 of these,
+# enough to find its place, and ten starts of a million vectors would take ten times as long
+SEARCHED = 2**16
 
 
 @dataclass(frozen=True)
@@ -22,14 +29,15 @@ def squared_distances(z: Tensor, centroids: Tensor) -> Tensor:
     return (z.square().sum(-1, keepdim=True) - 2 * cross + centroids.square().sum(-1)[..., None, :]).clamp_min(0)
 
 
-def inverse_square_proportions(squared: Tensor) -> Tensor:
+def inverse_square_proportions(squared: Tensor, dim: int = 1) -> Tensor:
     """Q(c=k) = d_k^-2 / sum_a d_a^-2 (paper, Sec. 3.3), finite also where a subject sits on a centroid."""
-    tiny = torch.finfo(squared.dtype).tiny
-    return torch.softmax(-squared.clamp_min(tiny).log(), dim=1)
+    tiny = torch.finfo(squared.dtype).tiny * squared.shape[dim]  # of which all inverses have a finite sum
+    inverse = squared.clamp_min(tiny).reciprocal_()
+    return inverse.div_(inverse.sum(dim, keepdim=True))
 
 
 def sinkhorn_kmeans(
-    z: Tensor,
+    z: Vectors,
     n_subgroups: int,
     *,
     balance: float = 1.0,  # 1: equal sizes as published; 0: plain K-means
@@ -43,6 +51,13 @@ def sinkhorn_kmeans(
     """The best of `n_starts` K-means++ starts, by the inertia of the nearest centroid."""
     if start is not None:
         return _descend(z, start, balance, epsilon, spherical, max_iterations)
+    if len(z) > SEARCHED:
+        found = sinkhorn_kmeans(
+            sampled(z, seed), n_subgroups, balance=balance, epsilon=epsilon, spherical=spherical,
+            n_starts=n_starts, max_iterations=max_iterations, seed=seed,
+        )  # fmt: skip
+        return _descend(z, found.centroids, balance, epsilon, spherical, max_iterations)
+    z = in_memory(z)
     best: Clusters | None = None
     for i in range(n_starts):
         centroids, _ = kmeans_plusplus(z.cpu().numpy(), n_subgroups, random_state=seed * n_starts + i)
@@ -55,35 +70,107 @@ def sinkhorn_kmeans(
     return best
 
 
+def sampled(z: Vectors, seed: int) -> Tensor:
+    """As many as starts are compared among, in their order."""
+    index = np.sort(np.random.default_rng(seed).choice(len(z), SEARCHED, replace=False))
+    return take(z, torch.as_tensor(index))
+
+
 def _descend(
-    z: Tensor, centroids: Tensor, balance: float, epsilon: float, spherical: bool, max_iterations: int
+    z: Vectors, centroids: Tensor, balance: float, epsilon: float, spherical: bool, max_iterations: int
 ) -> Clusters:
-    labels = None
+    members = _Members(len(z), *centroids.shape, centroids.device)
+    potential = None
+    norms = [] if balance == 0 else [_squared_norms(block) for _, block in blocks(z)]
     iteration = 0
     for iteration in range(1, max_iterations + 1):  # noqa: B007
-        squared = squared_distances(z, centroids)
-        previous, labels = labels, balanced_labels(squared, balance, epsilon)
-        if previous is not None and torch.equal(previous, labels):
+        members.moved = 0
+        if balance == 0:
+            for rows, block in blocks(z):
+                members.move(rows, block, first_least(_nearness(block, centroids)))
+        else:
+            logits, sizes = _logits(z, norms, centroids, balance, epsilon)
+            potential = potentials(logits, sizes, potential)
+            for rows, block in zip(spans(len(z)), logits, strict=True):
+                members.move(rows, z[rows], first_least(-potential.to(block)[:, None] - block))
+        if not members.moved:
             break
-        member = torch.nn.functional.one_hot(labels, len(centroids)).to(z)
-        sizes = member.sum(0)
-        centroids = member.T @ z / sizes.clamp_min(1)[:, None]
+        before, centroids = centroids, members.means().to(centroids)
         if spherical:  # in each round: means of different length would move the borders between subgroups
             centroids = torch.nn.functional.normalize(centroids, dim=1)
-        if (sizes == 0).any():  # an empty subgroup starts again at the subjects farthest from their own centroid
-            empty = torch.nonzero(sizes == 0).flatten()
-            far = squared.gather(1, labels[:, None]).flatten().topk(len(empty)).indices
-            centroids[empty] = z[far]
-    inertia = squared_distances(z, centroids).min(dim=1).values.mean().item()
-    return Clusters(centroids, inertia, iteration)
+        empty = torch.nonzero(members.sizes == 0).flatten()
+        if len(empty):  # starts again at the subjects farthest from their own centroid
+            own = [squared_distances(block, before).gather(1, members.labels[rows, None]) for rows, block in blocks(z)]
+            centroids[empty] = take(z, torch.cat(own).flatten().topk(len(empty)).indices)
+    (inertia,) = summed(
+        ((_nearness(block, centroids).amin(0) + _squared_norms(block)).clamp_min(0).sum(),) for _, block in blocks(z)
+    )
+    return Clusters(centroids, inertia.item() / len(z), iteration)
 
 
-def balanced_labels(squared: Tensor, balance: float, epsilon: float) -> Tensor:
-    """Nearest centroid, after Sinkhorn has moved the sizes a share `balance` of the way to equal ones."""
-    nearest = squared.argmin(dim=1)
-    if balance == 0:
-        return nearest
-    k = squared.shape[1]
-    own = torch.bincount(nearest, minlength=k).to(squared) / len(squared)
-    sizes = balance / k + (1 - balance) * own
-    return sinkhorn(inverse_square_proportions(squared), epsilon, sizes).argmax(dim=1)
+class _Members:
+    """Who belongs where, and the sums of their vectors; only those who move are added and taken away again."""
+
+    def __init__(self, count: int, k: int, dims: int, device: torch.device) -> None:
+        self.labels = torch.full((count,), -1, device=device)
+        self.sums = torch.zeros(k, dims, dtype=torch.float64)
+        self.sizes = torch.zeros(k, dtype=torch.float64)
+        self.moved = 0  # since somebody set it to zero
+        self._subgroups = torch.arange(k, device=device)[:, None]
+
+    def move(self, rows: slice, z: Vectors, labels: Tensor) -> None:
+        """The vectors `z` of these rows belong there from now on."""
+        before = self.labels[rows]
+        who = torch.nonzero(labels != before).flatten()
+        if not len(who):
+            return
+        if 2 * len(who) < len(labels):
+            some, now, was = take(z, who), labels[who], before[who]
+        else:  # who stays is added and taken away at once
+            some, now, was = in_memory(z), labels, before
+        joined = (self._subgroups == now).to(some) - (self._subgroups == was).to(some)
+        sums, sizes = summed([(joined @ some, joined.sum(1))])
+        self.sums += sums
+        self.sizes += sizes
+        self.moved += len(who)
+        self.labels[rows] = labels
+
+    def means(self) -> Tensor:
+        return self.sums / self.sizes.clamp_min(1)[:, None]
+
+
+def group_means(z: Vectors, labels: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Mean vector (groups, dims) of each, zeros if nobody has this label; and their sizes (groups,)."""
+    members = _Members(len(z), groups, z.shape[1], labels.device)
+    for rows in spans(len(z)):
+        members.move(rows, z[rows], labels[rows])
+    return members.means(), members.sizes
+
+
+def _logits(
+    z: Vectors, norms: Iterable[Tensor], centroids: Tensor, balance: float, epsilon: float
+) -> tuple[list[Tensor], Tensor]:
+    """Proportions / epsilon in blocks (subgroups, rows), and the sizes: a share `balance` of the way to equal ones."""
+    found, k = [], len(centroids)
+    own = torch.zeros(k, dtype=torch.float64)
+    for (_, block), norm in zip(blocks(z), norms, strict=True):
+        squared = _nearness(block, centroids).add_(norm)
+        if balance < 1:
+            own += torch.bincount(first_least(squared), minlength=k).cpu()
+        found.append(inverse_square_proportions(squared, dim=0).div_(epsilon))
+    return found, balance / k + (1 - balance) * own / len(z)
+
+
+def first_least(values: Tensor) -> Tensor:
+    """(n,): which of (subgroups, n) is least; `argmin` takes six times as long, the indices of `min` twice."""
+    last_first = torch.arange(len(values), 0, -1, dtype=values.dtype, device=values.device)[:, None]
+    return len(values) - ((values == values.amin(0)) * last_first).amax(0).long()
+
+
+def _nearness(z: Tensor, centroids: Tensor) -> Tensor:
+    """(subgroups, n): squared distances without the part that is the same for all centroids."""
+    return (-2 * centroids @ z.mT).add_(centroids.square().sum(1)[:, None])
+
+
+def _squared_norms(z: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(z, dim=1).square_()

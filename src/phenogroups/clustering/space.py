@@ -3,9 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from phenogroups.clustering.blocks import kept, stacked, summed
+
+QUANTILES_AT_ONCE = 2**23  # numbers of as many columns as are sorted together
 Scaler = Literal["standard", "robust", "none"]
 
 
@@ -19,7 +23,12 @@ class DiseaseSpace:
     basis: Tensor  # (dims, components): principal axes of the patients
     limit: Tensor  # (): deviations beyond which a coordinate is pulled in, or infinity
 
-    def __call__(self, embedding: Tensor) -> Tensor:
+    def __call__(self, embedding: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Of all, or of those whom the mask keeps."""
+        count = len(embedding) if keep is None else int(keep.sum())
+        return stacked(map(self._of, kept(embedding, keep)), count)
+
+    def _of(self, embedding: Tensor) -> Tensor:
         z = (embedding - self.center) / self.scale
         z = z - (z @ self.severity)[:, None] * self.severity
         return z.clamp(-self.limit, self.limit) @ self.basis
@@ -35,14 +44,13 @@ def fit_space(
     components: int | None = None,
 ) -> DiseaseSpace:
     """Scaling by the statistics of the patients alone (reference: the scaler is fitted on train patients)."""
-    patients = embedding[is_patient]
-    center, scale = scaling(patients, scaler)
+    center, scale = scaling(embedding, scaler, is_patient)
     dims = embedding.shape[1]
     severity = torch.zeros(dims, dtype=embedding.dtype, device=embedding.device)
     if remove_severity and not is_patient.all():
         # the first thing that varies among patients is how ill they look, not in which way
-        toward = -((embedding[~is_patient] - center) / scale).mean(0)
-        severity = torch.nn.functional.normalize(toward, dim=0)
+        (toward,) = summed((-((controls - center) / scale).sum(0),) for controls in kept(embedding, ~is_patient))
+        severity = torch.nn.functional.normalize(toward, dim=0).to(embedding)
     limit = torch.tensor(
         float("inf") if winsorise is None else winsorise, dtype=embedding.dtype, device=embedding.device
     )
@@ -50,23 +58,30 @@ def fit_space(
     space = DiseaseSpace(center, scale, severity, basis, limit)
     if components is None or components >= dims:
         return space
-    z = space(patients).double()
-    z = z - z.mean(0)
-    _, vectors = torch.linalg.eigh(z.T @ z)
+    seen = (space._of(patients).double() for patients in kept(embedding, is_patient))
+    products, sums = summed((z.T @ z, z.sum(0)) for z in seen)
+    _, vectors = torch.linalg.eigh(products - sums[:, None] * sums / is_patient.sum().item())
     leading = vectors.flip(1)[:, :components]
     # an eigenvector's sign is arbitrary: fix it, so that the same data give the same coordinates
     sign = leading.gather(0, leading.abs().argmax(0, keepdim=True)).sign()
-    return DiseaseSpace(center, scale, severity, (leading * sign).to(embedding.dtype), limit)
+    return DiseaseSpace(center, scale, severity, (leading * sign).to(embedding), limit)
 
 
-def scaling(patients: Tensor, scaler: Scaler) -> tuple[Tensor, Tensor]:
-    """Centre and scale (dims,) by the statistics of these patients."""
+def scaling(z: Tensor, scaler: Scaler, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Centre and scale (dims,) by the statistics of these patients, or of those whom the mask keeps."""
     if scaler == "none":
-        return torch.zeros_like(patients[0]), torch.ones_like(patients[0])
+        return torch.zeros_like(z[0]), torch.ones_like(z[0])
     if scaler == "standard":
-        center, scale = patients.mean(0), patients.std(0, correction=0)
+        count = len(z) if keep is None else int(keep.sum())
+        (sums,) = summed((block.sum(0),) for block in kept(z, keep))
+        center = (sums / count).to(z)
+        (squares,) = summed(((block - center).square().sum(0),) for block in kept(z, keep))
+        scale = (squares / count).sqrt().to(z)
     elif scaler == "robust":
-        low, center, high = patients.quantile(patients.new_tensor([0.25, 0.5, 0.75]), dim=0)
+        at_once = max(1, QUANTILES_AT_ONCE // len(z))
+        parts = (some if keep is None else some[keep] for some in z.split(at_once, dim=1))
+        quantiles = [np.quantile(some.mT.numpy(force=True), [0.25, 0.5, 0.75], axis=1) for some in parts]
+        low, center, high = torch.as_tensor(np.concatenate(quantiles, axis=1)).to(z)
         scale = high - low
     else:
         raise ValueError(f"Expected scaler 'standard', 'robust' or 'none'. Received: {scaler!r}.")

@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, nn
 
 from phenogroups.clustering.contrast import contrastive_mixture, specific_mixtures, specificity, thinned
-from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.kmeans import group_means, inverse_square_proportions, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.matching import match_members
 from phenogroups.clustering.mixture import tied_mixture, tied_mixtures
 from phenogroups.clustering.sinkhorn import sinkhorn
@@ -139,13 +139,14 @@ class DeepUCSL(DeepMethod):
     ) -> Beliefs:  # fmt: skip
         is_patient = diagnosis == 1
         space = self._space(embedding, is_patient, components)
-        z, controls = space(embedding[is_patient]), space(embedding[~is_patient])
+        z = space(embedding, is_patient)
+        controls = space(embedding[thinned(torch.nonzero(~is_patient).flatten())])  # contrasts look at so many only
         earlier = previous.q if isinstance(previous, Beliefs) else previous
         before = None if earlier is None else earlier[is_patient]
         centroids, log_sizes, space, soft = self._cluster(z, controls, space, before)
         specific = self._specificity(soft, z, controls)
         if before is not None:
-            order = match_members(before.argmax(1), space(embedding[is_patient]), centroids)
+            order = match_members(before.argmax(1), space(embedding, is_patient), centroids)
             centroids, log_sizes, soft = centroids[order], log_sizes[order], soft[:, order]
         q = self._with_controls(harden(soft, self._softness(epoch)), is_patient)
         return Beliefs(
@@ -206,7 +207,7 @@ class DeepUCSL(DeepMethod):
         is_patient = diagnosis == 1
         space = self._space(embedding, is_patient)
         found = tied_mixture(space(embedding[sample]), self.n_subgroups, start=q, max_iterations=0)
-        start = found.log_posterior(space(embedding[is_patient]).double()).exp().to(embedding)
+        start = found.posterior(space(embedding, is_patient))
         return self.e_step(embedding, diagnosis, self._with_controls(start, is_patient), self.warmup)
 
     def _with_controls(self, of_patients: Tensor, is_patient: Tensor) -> Tensor:
@@ -241,8 +242,7 @@ class DeepUCSL(DeepMethod):
                 found = contrastive_mixture(z, controls, self.n_subgroups, seed=self.seed)
             # in whitened coordinates the mixture's posterior needs distances only
             whitened = replace(space, basis=space.basis @ found.whitening.to(space.basis))
-            soft = found.log_posterior(z.double()).exp().to(z)
-            return found.means.to(z), found.log_sizes.to(z), whitened, soft
+            return found.means.to(z), found.log_sizes.to(z), whitened, found.posterior(z)
         if self.clusterer in ("sinkhorn_kmeans", "kmeans"):
             balance = float(self.clusterer == "sinkhorn_kmeans")
             centroids = sinkhorn_kmeans(
@@ -300,14 +300,14 @@ class DeepUCSL(DeepMethod):
         entropy = -(log_gate.exp() * log_gate).sum(1).mean() / torch.log(gate.new_tensor(self.n_subgroups))
         seen["gate_entropy_controls"] = entropy.item()  # 1: the gate is neutral on controls
         if beliefs is not None:
-            member = F.one_hot(q[~controls].argmax(1), self.n_subgroups).to(gate)
-            means = member.T @ embedding[~controls] / member.sum(0).clamp_min(1)[:, None]
-            away = (means - embedding[controls].mean(0)).norm(dim=1)
+            groups = torch.where(controls, self.n_subgroups, q.argmax(1))  # controls are one more
+            means, sizes = group_means(embedding, groups, self.n_subgroups + 1)
+            away = (means[:-1] - means[-1]).norm(dim=1)
             seen["distance_ratio"] = (
                 away.max() / away.min().clamp_min(1e-12)
             ).item()  # paper, Fig. UMAP: 1 is equidistant
             seen["specificity"] = beliefs.specificity.item()
-            seen |= {f"size_{subgroup_letter(k)}": share for k, share in enumerate(member.mean(0).tolist())}
+            seen |= {f"size_{subgroup_letter(k)}": share for k, share in enumerate((sizes[:-1] / sizes[:-1].sum()).tolist())}
         return seen
 
 
