@@ -5,6 +5,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from phenogroups.clustering.kmeans import group_means
+
 
 def match_centroids(previous: Tensor, current: Tensor) -> Tensor:
     """The permutation `order` (K,) such that `current[order[k]]` is the subgroup that was `previous[k]`."""
@@ -31,8 +33,7 @@ def match_members(before: Tensor, z: Tensor, centroids: Tensor) -> Tensor:
 
     `before` (n,) is who belonged where; an encoder in training moves everybody, so old centroids are no measure.
     """
-    member = torch.nn.functional.one_hot(before, len(centroids)).to(z)
-    return match_centroids(member.T @ z / member.sum(0).clamp_min(1)[:, None], centroids)
+    return match_centroids(group_means(z, before, len(centroids))[0], centroids)
 
 
 def match_labels(predicted: np.ndarray, truth: np.ndarray, n_subgroups: int) -> np.ndarray:

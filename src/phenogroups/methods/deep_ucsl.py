@@ -145,6 +145,7 @@ class DeepUCSL(DeepMethod):
         before = None if earlier is None else earlier[is_patient]
         centroids, log_sizes, space, soft = self._cluster(z, controls, space, before)
         specific = self._specificity(soft, z, controls)
+        del z  # of a large cohort, memory enough to matter: the clusterer may have found another space
         if before is not None:
             order = match_members(before.argmax(1), space(embedding, is_patient), centroids)
             centroids, log_sizes, soft = centroids[order], log_sizes[order], soft[:, order]
