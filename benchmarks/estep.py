@@ -114,8 +114,8 @@ class EStep:
         else:
             even, equal = np.full(len(z), 1 / len(z)), np.full(len(start), 1 / len(start))
             cost = -scores.numpy().astype(np.float64)
-            ways["pot"] = lambda: len(z) * ot.sinkhorn(
-                even, equal, cost, EPSILON, stopThr=TOLERANCE, numItermax=1000, warn=False
+            ways["pot"] = lambda: (
+                len(z) * ot.sinkhorn(even, equal, cost, EPSILON, stopThr=TOLERANCE, numItermax=1000, warn=False)
             )
         found: dict[str, Any] = {name: {"seconds": []} for name in ways}
         for _ in range(min(self.rounds, 3)):
@@ -138,7 +138,9 @@ class EStep:
         return {"what": what, "count": count, "subgroups": k, "embeddings_mb": embeddings, "beyond_mb": beyond}
 
     def show(self, cells: list[dict[str, Any]], memory: list[dict[str, Any]]) -> None:
-        table = Table("embeddings", "subgroups", "scikit-learn, s", "K-means", "Sinkhorn K-means", "one plan, s", "POT, s")
+        table = Table(
+            "embeddings", "subgroups", "scikit-learn, s", "K-means", "Sinkhorn K-means", "one plan, s", "POT, s"
+        )
         for cell in cells:
             plans = [cell["plan"].get(name) for name in ("here", "pot")]
             table.add_row(

@@ -53,8 +53,8 @@ def simple_labels(squared, balance, epsilon):
 
 def simple_kmeans(z, centroids, balance, epsilon, max_iterations):
     """The algorithm as it reads: every distance, every label, every mean anew."""
-    labels = None
-    for iteration in range(1, max_iterations + 1):
+    labels, iteration = None, 0
+    for iteration in range(1, max_iterations + 1):  # noqa: B007
         before, labels = labels, simple_labels(torch.cdist(z, centroids).square(), balance, epsilon)
         if before is not None and torch.equal(before, labels):
             break

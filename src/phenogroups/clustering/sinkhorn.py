@@ -33,8 +33,8 @@ def potentials(
 ) -> Tensor:
     """(subgroups,): what added to the logits makes everybody's softmax have the mean `target`.
 
-    Sinkhorn's rounds climb a concave function of these few numbers (the semi-dual of optimal transport) slowly. Newton's
-    need a handful, and are damped where they leap too far: where everybody is sure, there is no curvature to trust.
+    Sinkhorn's rounds climb a concave function of these few numbers (the semi-dual of optimal transport) slowly.
+    Newton's need a handful, damped where they leap too far: where everybody is sure, there is no curvature to trust.
     """
     target = target.cpu().double()
     count = sum(block.shape[1] for block in logits)

@@ -308,7 +308,9 @@ class DeepUCSL(DeepMethod):
                 away.max() / away.min().clamp_min(1e-12)
             ).item()  # paper, Fig. UMAP: 1 is equidistant
             seen["specificity"] = beliefs.specificity.item()
-            seen |= {f"size_{subgroup_letter(k)}": share for k, share in enumerate((sizes[:-1] / sizes[:-1].sum()).tolist())}
+            seen |= {
+                f"size_{subgroup_letter(k)}": share for k, share in enumerate((sizes[:-1] / sizes[:-1].sum()).tolist())
+            }
         return seen
 
 
