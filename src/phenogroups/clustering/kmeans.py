@@ -79,7 +79,7 @@ def sampled(z: Vectors, seed: int) -> Tensor:
 def _descend(
     z: Vectors, centroids: Tensor, balance: float, epsilon: float, spherical: bool, max_iterations: int
 ) -> Clusters:
-    members = _Members(len(z), *centroids.shape, centroids.device)
+    members = _Members(len(z), len(centroids), centroids.shape[1], centroids.device)
     potential = None
     norms = [] if balance == 0 else [_squared_norms(block) for _, block in blocks(z)]
     iteration = 0

@@ -84,8 +84,8 @@ def tied_mixtures(
         done = (likelihood - reached < tolerance) | (iteration == max_iterations)
         means = (found.shift + center.cpu()) @ found.whitening
         for i in torch.nonzero(done).flatten().tolist():
-            tensors = (each[i].to(z.device) for each in (means, found.log_sizes, found.whitening))
-            fits[climbing[i]] = TiedMixture(*tensors, likelihood[i].item())
+            mean, log_size, whitening = (t[i].to(z.device) for t in (means, found.log_sizes, found.whitening))
+            fits[climbing[i]] = TiedMixture(mean, log_size, whitening, likelihood[i].item())
         if done.all():
             break
         reached = likelihood
