@@ -19,7 +19,7 @@ import torch
 from common import ERR, OUT, machine, write_result
 from common import main as run_main
 from rich.table import Table
-from sklearn.cluster import KMeans
+from sklearn.cluster import KMeans, kmeans_plusplus
 from threadpoolctl import threadpool_limits
 from tyro.conf import arg
 
@@ -33,6 +33,7 @@ from phenogroups.training.run import versions
 TIME_TARGET, MEMORY_TARGET = 1.5, 300  # times an iteration of Lloyd's; megabytes beyond the embeddings
 APART = 2.0  # deviations between subgroups: they overlap, so that nobody is done after three iterations
 EPSILON, TOLERANCE = 0.05, 1e-6  # of Sinkhorn, here and in POT
+SAMPLE = 10_000  # embeddings that the start is taken from
 MEASURED = ("kmeans", "sinkhorn_kmeans", "sinkhorn_kmeans mapped", "deep_ucsl")
 
 
@@ -46,7 +47,7 @@ class EStep:
     """Looked for."""
     dims: int = 128
     """Numbers in an embedding."""
-    iterations: int = 10
+    iterations: int = 20
     """Beyond the first."""
     rounds: int = 5
     """Fits of each, by turns."""
@@ -168,8 +169,8 @@ def drawn(count: int, dims: int, k: int) -> torch.Tensor:
 
 
 def start_of(z: torch.Tensor, k: int) -> torch.Tensor:
-    """Some of the embeddings: no clever start, from which nothing would be left to do."""
-    return z[torch.randperm(len(z), generator=torch.Generator().manual_seed(1))[:k]]
+    """By K-means++ among some, as the product starts."""
+    return torch.as_tensor(kmeans_plusplus(z[:SAMPLE].numpy(), k, random_state=0)[0])
 
 
 def of_scikit_learn(z: torch.Tensor, start: torch.Tensor, most: int) -> tuple[int, float]:

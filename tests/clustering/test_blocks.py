@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 from sklearn.metrics import adjusted_rand_score
 
 from phenogroups.clustering import blocks, kmeans, mixture, space
-from phenogroups.clustering.kmeans import first_least, group_means, sinkhorn_kmeans
+from phenogroups.clustering.kmeans import first_greatest_, group_means, sinkhorn_kmeans
 from phenogroups.clustering.mixture import tied_mixture, tied_mixtures
 from phenogroups.clustering.sinkhorn import potentials, sinkhorn
 from phenogroups.clustering.space import fit_space
@@ -145,11 +145,11 @@ def test_potentials_stop_no_earlier_than_they_say():
         assert (reached - target).abs().max() < tolerance
 
 
-def test_the_first_of_equals_is_least():
-    values = torch.tensor([[1.0, 2.0, 3.0, 0.0], [1.0, 1.0, 3.0, 5.0], [4.0, 1.0, 2.0, 0.0]])
-    assert first_least(values).tolist() == [0, 1, 2, 0]
+def test_the_first_of_equals_is_greatest():
+    values = -torch.tensor([[1.0, 2.0, 3.0, 0.0], [1.0, 1.0, 3.0, 5.0], [4.0, 1.0, 2.0, 0.0]])
+    assert first_greatest_(values).tolist() == [0, 1, 2, 0]
     many = torch.randn(7, 500, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(first_least(many), many.argmin(0))
+    assert torch.equal(first_greatest_(many.clone()), many.argmax(0))
 
 
 def test_group_means_are_means(small_blocks):

@@ -10,7 +10,7 @@ from phenogroups.data.stored import StoredRows
 
 Vectors = Tensor | np.ndarray | StoredRows  # (n, dims): in memory, memory-mapped, or rows of a file
 
-ROWS = 2**15  # of a block: fewer cost calls, more cost memory (docs/performance.md)
+ROWS = 2**14  # of a block: fewer cost calls; of more, whatever is made for ten subgroups leaves the cache
 
 
 def spans(count: int, rows: int = ROWS) -> Iterator[slice]:
