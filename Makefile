@@ -3,8 +3,9 @@
 PYTHON ?= $(shell python3.11 -c 'import sys; print(sys.executable)' 2>/dev/null || echo python3)
 BIN := .venv/bin
 INSTALLED := .venv/installed
+BENCHMARKS := estep training_speed epoch_cost memory predict report ranks
 
-.PHONY: demo test check clean
+.PHONY: demo test check benchmark clean
 
 demo: $(INSTALLED)
 	$(BIN)/phenogroups demo
@@ -17,6 +18,12 @@ check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# everything in docs/performance.md, in one go; for a machine with nothing else to do
+benchmark: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[benchmark]'
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit; done
+	$(BIN)/python benchmarks/performance.py
 
 # stamped only when the whole installation went well, so that an interrupted one is done again
 $(INSTALLED): pyproject.toml constraints.txt

@@ -183,6 +183,14 @@ def finish(name: str, options: Options, rows: list[Row], **about: Any) -> None:
     say(f"Written: {path}", ERR)
 
 
+def write_result(name: str, found: dict[str, Any]) -> Path:
+    """The JSON of a benchmark without seeds, where `benchmarks/performance.py` looks for it."""
+    path = RESULTS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps({"benchmark": name, **found}, indent=2, default=str) + "\n")
+    return path
+
+
 def summary(column: str, rows: list[Row]) -> dict[str, float | None] | None:
     """Mean, deviation and worst over the seeds that have this number."""
     values = np.array([row[column] for row in rows if row[column] is not None])

@@ -30,7 +30,7 @@ def contrastive_mixture(
     found = specific_mixtures(thinned(patients, sums), thinned(controls, sums), n_subgroups, seed=seed)
     if not found:  # every candidate had a subgroup too small to be one
         return tied_mixture(patients, n_subgroups, seed=seed, sums=sums)
-    return tied_mixture(patients, n_subgroups, start=found[0].log_posterior(patients.double()).exp(), sums=sums)
+    return tied_mixture(patients, n_subgroups, start=found[0].posterior(patients), sums=sums)
 
 
 def specific_mixtures(

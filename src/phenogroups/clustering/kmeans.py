@@ -1,16 +1,21 @@
 """Sinkhorn K-means: K-means whose assignments are pulled towards equal sizes (paper, Appendix C)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
-from phenogroups.clustering.sinkhorn import sinkhorn
+from phenogroups.clustering.blocks import Vectors, blocks, in_memory, spans, summed, take
+from phenogroups.clustering.sinkhorn import potentials
 from phenogroups.clustering.sums import ALONE, Sums
 
+# vectors among which starts are compared; the best goes on among all. A subgroup of one in a hundred has 650 of these,
+# enough to find its place, and ten starts of a million vectors would take ten times as long
+SEARCHED = 2**16
+# relative inertia between two starts that differ by rounding only: then the first is taken, and names the subgroups
 SAME = 1e-9
-STARTED = 2**16  # subjects among whom K-means++ chooses its starts, at most
 
 
 @dataclass(frozen=True)
@@ -26,14 +31,20 @@ def squared_distances(z: Tensor, centroids: Tensor) -> Tensor:
     return (z.square().sum(-1, keepdim=True) - 2 * cross + centroids.square().sum(-1)[..., None, :]).clamp_min(0)
 
 
-def inverse_square_proportions(squared: Tensor) -> Tensor:
+def inverse_square_proportions(squared: Tensor, dim: int = 1) -> Tensor:
     """Q(c=k) = d_k^-2 / sum_a d_a^-2 (paper, Sec. 3.3), finite also where a subject sits on a centroid."""
-    tiny = torch.finfo(squared.dtype).tiny
-    return torch.softmax(-squared.clamp_min(tiny).log(), dim=1)
+    return _inverse_proportions_(squared.clone(), dim)
+
+
+def _inverse_proportions_(squared: Tensor, dim: int, total: float = 1.0) -> Tensor:
+    """In place, so that a block stays in the cache; they sum to `total`."""
+    tiny = torch.finfo(squared.dtype).tiny * squared.shape[dim]  # of which all inverses have a finite sum
+    inverse = squared.clamp_min_(tiny).reciprocal_()
+    return inverse.mul_(total / inverse.sum(dim, keepdim=True))
 
 
 def sinkhorn_kmeans(
-    z: Tensor,
+    z: Vectors,
     n_subgroups: int,
     *,
     balance: float = 1.0,  # 1: equal sizes as published; 0: plain K-means
@@ -48,13 +59,19 @@ def sinkhorn_kmeans(
     """The best of `n_starts` K-means++ starts, by the inertia of the nearest centroid."""
     if start is not None:
         return _descend(z, start, balance, epsilon, spherical, max_iterations, sums)
-    some = sums.sample(z, STARTED).cpu().numpy()
+    some = sampled(z, sums)
+    if sums.places(len(z))[1] > len(some):
+        found = sinkhorn_kmeans(
+            some, n_subgroups, balance=balance, epsilon=epsilon, spherical=spherical,
+            n_starts=n_starts, max_iterations=max_iterations, seed=seed,
+        )  # fmt: skip
+        return _descend(z, found.centroids, balance, epsilon, spherical, max_iterations, sums)
+    z = in_memory(z)
     best: Clusters | None = None
     for i in range(n_starts):
-        centroids, _ = kmeans_plusplus(some, n_subgroups, random_state=seed * n_starts + i)
+        centroids, _ = kmeans_plusplus(some.cpu().numpy(), n_subgroups, random_state=seed * n_starts + i)
         centroids = torch.as_tensor(centroids, dtype=z.dtype, device=z.device)
         found = _descend(z, centroids, balance, epsilon, spherical, max_iterations, sums)
-        # starts that end alike differ by rounding only: then the first is taken, and names the subgroups
         if best is None or found.inertia < best.inertia * (1 - SAME):
             best = found
     if best is None:
@@ -62,36 +79,117 @@ def sinkhorn_kmeans(
     return best
 
 
+def sampled(z: Vectors, sums: Sums = ALONE) -> Tensor:
+    """As many of everybody's as starts are compared among, in their order."""
+    return sums.gather(in_memory(z[sums.spaced(len(z), SEARCHED)]))
+
+
 def _descend(
-    z: Tensor, centroids: Tensor, balance: float, epsilon: float, spherical: bool, max_iterations: int, sums: Sums
+    z: Vectors, centroids: Tensor, balance: float, epsilon: float, spherical: bool, max_iterations: int, sums: Sums
 ) -> Clusters:
-    labels = None
+    members = _Members(len(z), len(centroids), centroids.shape[1], centroids.device)
+    potential = None
+    norms = [] if balance == 0 else [_squared_norms(block) for _, block in blocks(z)]
     iteration = 0
     for iteration in range(1, max_iterations + 1):  # noqa: B007
-        squared = squared_distances(z, centroids)
-        previous, labels = labels, balanced_labels(squared, balance, epsilon, sums)
-        if previous is not None and not sums((previous != labels).sum()):
+        members.moved = 0
+        if balance == 0:
+            for rows, block in blocks(z):
+                members.move(rows, block, first_greatest_(_nearness(block, centroids)))
+        else:
+            logits, sizes = _logits(z, norms, centroids, balance, epsilon, sums)
+            potential = potentials(logits, sizes, potential, sums=sums)
+            for rows, block in zip(spans(len(z)), logits, strict=True):
+                members.move(rows, z[rows], first_greatest_(block.add_(potential.to(block)[:, None])))
+        means, sizes, moved = members.everywhere(sums)
+        if not moved:
             break
-        means, sizes = sums.member_means(torch.nn.functional.one_hot(labels, len(centroids)), z)
-        centroids = means.to(z)
+        before, centroids = centroids, means.to(centroids)
         if spherical:  # in each round: means of different length would move the borders between subgroups
             centroids = torch.nn.functional.normalize(centroids, dim=1)
-        if (sizes == 0).any():  # an empty subgroup starts again at the subjects farthest from their own centroid
-            empty = torch.nonzero(sizes == 0).flatten()
-            away = squared.gather(1, labels[:, None]).flatten()
+        empty = torch.nonzero(sizes == 0).flatten()
+        if len(empty):  # starts again at the subjects farthest from their own centroid
+            own = [squared_distances(block, before).gather(1, members.labels[rows, None]) for rows, block in blocks(z)]
+            away = torch.cat(own).flatten()
             far = away.topk(min(len(empty), len(away))).indices  # here; they are compared with those elsewhere
             farthest = sums.gather(away[far]).topk(len(empty)).indices
-            centroids[empty] = sums.gather(z[far])[farthest]
-    inertia = sums.mean(squared_distances(z, centroids).min(dim=1).values).item()
-    return Clusters(centroids, inertia, iteration)
+            centroids[empty] = sums.gather(take(z, far))[farthest]
+    of_blocks = (
+        (_squared_norms(block) - _nearness(block, centroids).amax(0)).clamp_min(0).sum() for _, block in blocks(z)
+    )
+    (inertia,) = summed(((each,) for each in of_blocks), sums)
+    return Clusters(centroids, inertia.item() / sums.places(len(z))[1], iteration)
 
 
-def balanced_labels(squared: Tensor, balance: float, epsilon: float, sums: Sums = ALONE) -> Tensor:
-    """Nearest centroid, after Sinkhorn has moved the sizes a share `balance` of the way to equal ones."""
-    nearest = squared.argmin(dim=1)
-    if balance == 0:
-        return nearest
-    k = squared.shape[1]
-    own = sums.mean(torch.nn.functional.one_hot(nearest, k))
-    sizes = balance / k + (1 - balance) * own
-    return sinkhorn(inverse_square_proportions(squared), epsilon, sizes, sums=sums).argmax(dim=1)
+class _Members:
+    """Who belongs where, and the sums of their vectors; only those who move are added and taken away again."""
+
+    def __init__(self, count: int, k: int, dims: int, device: torch.device) -> None:
+        self.labels = torch.full((count,), -1, device=device)
+        self.sums = torch.zeros(k, dims, dtype=torch.float64)
+        self.sizes = torch.zeros(k, dtype=torch.float64)
+        self.moved = 0  # since somebody set it to zero
+        self._subgroups = torch.arange(k, device=device)[:, None]
+
+    def move(self, rows: slice, z: Vectors, labels: Tensor) -> None:
+        """The vectors `z` of these rows belong there from now on."""
+        before = self.labels[rows]
+        who = torch.nonzero(labels != before).flatten()
+        if not len(who):
+            return
+        if 2 * len(who) < len(labels):
+            some, now, was = take(z, who), labels[who], before[who]
+        else:  # who stays is added and taken away at once
+            some, now, was = in_memory(z), labels, before
+        # in double precision: then it hardly matters how subjects are cut into blocks, and over processes
+        joined = (self._subgroups == now).double() - (self._subgroups == was).double()
+        sums, sizes = summed([(joined @ some.double(), joined.sum(1))])
+        self.sums += sums
+        self.sizes += sizes
+        self.moved += len(who)
+        self.labels[rows] = labels
+
+    def everywhere(self, sums: Sums) -> tuple[Tensor, Tensor, int]:
+        """Means and sizes of everybody's, and how many moved: K x D and K numbers are all that processes tell."""
+        totals, sizes, moved = summed([(self.sums, self.sizes, torch.tensor([self.moved]))], sums)
+        return totals / sizes.clamp_min(1)[:, None], sizes, int(moved)
+
+
+def group_means(z: Vectors, labels: Tensor, groups: int, sums: Sums = ALONE) -> tuple[Tensor, Tensor]:
+    """Mean vector (groups, dims) of each, zeros if nobody has this label; and their sizes (groups,)."""
+    members = _Members(len(z), groups, z.shape[1], labels.device)
+    for rows in spans(len(z)):
+        members.move(rows, z[rows], labels[rows])
+    return members.everywhere(sums)[:2]
+
+
+def _logits(
+    z: Vectors, norms: Iterable[Tensor], centroids: Tensor, balance: float, epsilon: float, sums: Sums
+) -> tuple[list[Tensor], Tensor]:
+    """Proportions / epsilon in blocks (subgroups, rows), and the sizes: a share `balance` of the way to equal ones."""
+    found, k = [], len(centroids)
+    own = torch.zeros(k, dtype=torch.float64)
+    for (_, block), norm in zip(blocks(z), norms, strict=True):
+        squared = _nearness(block, centroids).neg_().add_(norm)
+        if balance < 1:
+            own += torch.bincount(first_greatest_(-squared), minlength=k).cpu()
+        found.append(_inverse_proportions_(squared, 0, 1 / epsilon))
+    if balance < 1:
+        own, count = summed([(own, torch.tensor(len(z)))], sums)
+        own = own / count
+    return found, balance / k + (1 - balance) * own
+
+
+def first_greatest_(values: Tensor) -> Tensor:
+    """(n,): which of (subgroups, n) is greatest; overwrites them. The indices of `max` take three times as long."""
+    last_first = torch.arange(len(values), 0, -1, dtype=values.dtype, device=values.device)[:, None]
+    return len(values) - values.eq_(values.amax(0)).mul_(last_first).amax(0).long()
+
+
+def _nearness(z: Tensor, centroids: Tensor) -> Tensor:
+    """(subgroups, n): negative squared distances, without the part that is the same for all centroids."""
+    return (2 * centroids @ z.mT).sub_(centroids.square().sum(1)[:, None])
+
+
+def _squared_norms(z: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(z, dim=1).square_()

@@ -5,6 +5,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from phenogroups.clustering.kmeans import group_means
 from phenogroups.clustering.sums import ALONE, Sums
 
 
@@ -33,8 +34,7 @@ def match_members(before: Tensor, z: Tensor, centroids: Tensor, sums: Sums = ALO
 
     `before` (n,) is who belonged where; an encoder in training moves everybody, so old centroids are no measure.
     """
-    means, _ = sums.member_means(torch.nn.functional.one_hot(before, len(centroids)), z)
-    return match_centroids(means, centroids)
+    return match_centroids(group_means(z, before, len(centroids), sums)[0], centroids)
 
 
 def adjusted_rand(a: Tensor, b: Tensor, n_subgroups: int, sums: Sums = ALONE) -> float:

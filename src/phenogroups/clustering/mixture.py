@@ -1,15 +1,20 @@
 """A Gaussian mixture with one shared covariance: subgroups are shifts of one cloud (tied-covariance EM)."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.blocks import ROWS, spans, stacked, summed
+from phenogroups.clustering.kmeans import sampled, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.sums import ALONE, Sums
 
-SAME = 1e-9  # nats between two that differ by rounding only: then the first start is taken, and names the subgroups
 JITTER = 1e-6  # relative ridge on the covariance: a constant direction must not become infinitely informative
+FEWEST_ROWS = 2**11  # of a block, however many starts there are
+SAME = 1e-9  # nats between two that differ by rounding only: then the first start is taken, and names the subgroups
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,10 @@ class TiedMixture:
 
     def log_posterior(self, z: Tensor) -> Tensor:
         return torch.log_softmax(self.log_sizes - squared_distances(z @ self.whitening, self.means) / 2, dim=1)
+
+    def posterior(self, z: Tensor) -> Tensor:
+        """(n, subgroups), in the precision of `z`; made in double."""
+        return stacked((self.log_posterior(z[rows].double()).exp().to(z) for rows in spans(len(z))), len(z))
 
 
 def tied_mixture(
@@ -35,6 +44,10 @@ def tied_mixture(
     sums: Sums = ALONE,
 ) -> TiedMixture:
     """EM from given responsibilities (n, K), or the most likely of several K-means starts."""
+    if start is None:
+        some = sampled(z, sums)
+        if sums.places(len(z))[1] > len(some):  # as K-means does
+            start = tied_mixture(some, n_subgroups, n_starts=n_starts, seed=seed).posterior(z)
     if start is not None:
         starts = start[None]
     else:
@@ -57,47 +70,81 @@ def tied_mixtures(
 ) -> list[TiedMixture]:
     """EM from every one of several starts (starts, n, K), all at once; `z` (n, D) is shared or one for each start.
 
-    Done in double precision: sums over a cohort; the result is cast back by who uses it.
+    Done in double precision: sums over a cohort; the result is cast back by who uses it. Subjects of different blocks
+    meet in sums only, so that memory does not grow with their number.
     """
-    z, q = z.double().expand(len(starts), *z.shape[-2:]), starts.double()
-    _, count = sums.places(z.shape[1])
-    center = sums(z.sum(1, keepdim=True)) / count
-    total = sums((z - center).mT @ (z - center)) / count
-    fits: list[TiedMixture | None] = [None] * len(starts)
+    _, count = sums.places(z.shape[-2])
+    (center,) = summed(((z[..., rows, :].double().sum(-2, keepdim=True),) for rows in spans(z.shape[-2])), sums)
+    center = (center / count).to(z.device)
+    copies = len(center) if z.ndim == 3 else 1
+    (total,) = summed(((away.mT @ away,) for _, away in _centred(z, center, copies)), sums)
+    total = total / count
     climbing = torch.arange(len(starts))
-    reached = torch.full((len(starts),), -torch.inf, dtype=z.dtype, device=z.device)
+    given = ((starts[:, rows].double(), away) for rows, away in _centred(z, center, len(starts)))
+    # K and K x D: all that processes tell each other
+    mass, weighted = summed(((q.sum(1), q.mT @ away) for q, away in given), sums)
+    fits: list[TiedMixture | None] = [None] * len(starts)
+    reached = torch.full((len(starts),), -torch.inf, dtype=torch.float64)
     for iteration in range(max_iterations + 1):
-        means, log_sizes, whitening, log_joint, log_volume = _maximise(z, center, total, q, count, sums)
-        evidence = log_joint.logsumexp(2, keepdim=True)
-        likelihood = sums(evidence.sum((1, 2))) / count - log_volume
+        found = _maximise(total, mass, weighted, count)
+        # the next M-step needs sums of the posteriors only: they are taken in the same pass
+        expected = (_expect(away, found) for _, away in _centred(z, center, len(climbing)))
+        evidence, mass, weighted = summed(expected, sums)
+        likelihood = evidence / count - found.log_volume
         done = (likelihood - reached < tolerance) | (iteration == max_iterations)
+        means = (found.shift + center.cpu()) @ found.whitening
         for i in torch.nonzero(done).flatten().tolist():
-            fits[climbing[i]] = TiedMixture(means[i], log_sizes[i], whitening[i], likelihood[i].item())
+            mean, log_size, whitening = (t[i].to(z.device) for t in (means, found.log_sizes, found.whitening))
+            fits[climbing[i]] = TiedMixture(mean, log_size, whitening, likelihood[i].item())
         if done.all():
             break
-        on = ~done
-        q, reached = (log_joint - evidence).exp(), likelihood
+        reached = likelihood
         if done.any():
-            climbing, z, q, center, total, reached = (t[on] for t in (climbing, z, q, center, total, reached))
+            climbing, mass, weighted, reached = (t[~done] for t in (climbing, mass, weighted, reached))
+            if z.ndim == 3:
+                z, center, total = z[~done], center[~done], total[~done]
     return [fit for fit in fits if fit is not None]
 
 
-def _maximise(
-    z: Tensor, center: Tensor, total: Tensor, q: Tensor, count: int, sums: Sums
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Shared covariance = total covariance minus that of the means: one pass over the subjects, not K."""
-    reached = sums(torch.cat([q.mT @ z, q.sum(1)[..., None]], dim=2))  # K x D and K: all that is told to others
-    share = reached[..., -1] / count
-    means = reached[..., :-1] / reached[..., -1:].clamp_min(1e-10)
-    shift = means - center
+def _centred(z: Tensor, center: Tensor, starts: int) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks (starts, rows, D) in double precision."""
+    for rows in spans(z.shape[-2], max(ROWS // starts, FEWEST_ROWS)):
+        yield rows, (z[..., rows, :].double() - center).expand(starts, -1, -1)
+
+
+class _Maximum(NamedTuple):
+    """Of all starts (S); vectors are centred."""
+
+    shift: Tensor  # (S, K, D): means
+    log_sizes: Tensor  # (S, K)
+    whitening: Tensor  # (S, D, D)
+    toward: Tensor  # (S, D, K): z @ toward + offset is log p(z, c), up to what all c have in common
+    offset: Tensor  # (S, 1, K)
+    log_volume: Tensor  # (S,): what all c have in common, on average
+
+
+def _maximise(total: Tensor, mass: Tensor, weighted: Tensor, count: int) -> _Maximum:
+    """Shared covariance = total covariance minus that of the means: no pass over the subjects."""
+    share = mass / count
+    shift = weighted / mass.clamp_min(1e-10)[..., None]
     within = total - (shift * share[..., None]).mT @ shift
-    ridge = JITTER * total.diagonal(dim1=1, dim2=2).mean(1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
+    ridge = JITTER * total.diagonal(dim1=1, dim2=2).mean(1, keepdim=True).clamp_min(torch.finfo(total.dtype).tiny)
     values, vectors = torch.linalg.eigh(within)
     variances = values.clamp_min(0) + ridge
     whitening = vectors / variances.sqrt()[:, None]
     sizes = share.clamp_min(1 / (10 * count))
     log_sizes = (sizes / sizes.sum(1, keepdim=True)).log()
-    means = means @ whitening
-    log_joint = log_sizes[:, None] - squared_distances(z @ whitening, means) / 2
-    log_volume = variances.log().sum(1) / 2 + z.shape[2] / 2 * torch.log(z.new_tensor(2 * torch.pi))
-    return means, log_sizes, whitening, log_joint, log_volume
+    whitened = shift @ whitening
+    offset = log_sizes - whitened.square().sum(2) / 2
+    # the mean of |z @ whitening|^2 is known without looking: it is a sum of variances
+    spread = (whitening * (total @ whitening)).sum((1, 2))
+    log_volume = (spread + variances.log().sum(1) + total.shape[2] * math.log(2 * math.pi)) / 2
+    return _Maximum(shift, log_sizes, whitening, whitening @ whitened.mT, offset[:, None], log_volume)
+
+
+def _expect(away: Tensor, found: _Maximum) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over these subjects: of the log-evidence (S,), the posteriors (S, K), and the vectors by them (S, K, D)."""
+    log_joint = (away @ found.toward.to(away)).add_(found.offset.to(away))
+    evidence = log_joint.logsumexp(2, keepdim=True)
+    q = log_joint.sub_(evidence).exp_()
+    return evidence.sum((1, 2)), q.sum(1), q.mT @ away

@@ -1,9 +1,17 @@
 """Sinkhorn-Knopp: the assignment nearest to given scores among those with given subgroup sizes (Cuturi 2013)."""
 
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from phenogroups.clustering.blocks import summed
 from phenogroups.clustering.sums import ALONE, Sums
+
+# of Newton's steps, relative to the target: the first, how fast it grows and fades, and when it is forgotten
+FIRST_DAMPING, DAMPED, EASED, LEAST_DAMPING = 0.01, 4, 8, 1e-6
 
 
 def sinkhorn(
@@ -14,20 +22,67 @@ def sinkhorn(
     tolerance: float = 1e-6,
     sums: Sums = ALONE,
 ) -> Tensor:
-    """SK(scores, epsilon): rows sum to one, column k to n * sizes[k] (equal sizes by default).
+    """SK(scores, epsilon): rows sum to one, column k to n * sizes[k] (equal sizes by default)."""
+    logits = scores.mT / epsilon
+    target = torch.full((len(logits),), 1 / len(logits)) if sizes is None else sizes
+    found = potentials([logits], target, iterations=iterations, tolerance=tolerance, sums=sums)
+    return torch.softmax(logits + found.to(logits)[:, None], dim=0).mT
 
-    Only the K column potentials are iterated, so one round is one softmax and one mean over subjects.
+
+def potentials(
+    logits: Sequence[Tensor],  # blocks (subgroups, rows): subgroups first, along which torch is fast then
+    target: Tensor,  # (subgroups,): shares of all subjects
+    start: Tensor | None = None,
+    *,
+    iterations: int = 100,
+    tolerance: float = 1e-6,
+    sums: Sums = ALONE,
+) -> Tensor:
+    """(subgroups,): what added to the logits makes everybody's softmax have the mean `target`.
+
+    Sinkhorn's rounds climb a concave function of these few numbers (the semi-dual of optimal transport) slowly.
+    Newton's need a handful, damped where they leap too far: where everybody is sure, there is no curvature to trust.
     """
-    (_, count), k = sums.places(len(scores)), scores.shape[1]
-    equal = torch.full((k,), 1 / k, dtype=torch.float64, device=scores.device)
-    target = equal if sizes is None else sizes.double()
-    logits = scores / epsilon
-    potential = torch.zeros_like(target)
+    target = target.cpu().double()
+    _, count = sums.places(sum(block.shape[1] for block in logits))
+    potential = torch.zeros_like(target) if start is None else start
+    best, step, damping = _Point(potential, target, target.diag(), torch.inf), torch.zeros_like(target), 0.0
     for _ in range(iterations):
-        # log-mean over subjects: a column that no subject wants must not become log(0)
-        wanted = torch.log_softmax(logits + potential.to(logits), dim=1).double().logsumexp(dim=0)
-        reached = sums.stack(wanted).logsumexp(dim=0) - torch.log(target.new_tensor(count))
-        potential = potential + target.log() - reached
-        if (reached.exp() - target).abs().max() < tolerance:
-            break
-    return torch.softmax(logits + potential.to(logits), dim=1)
+        reached, curvature = _shares(logits, potential, count, sums)
+        gap = target - reached
+        error = gap.abs().max().item()
+        if error < tolerance:
+            return potential
+        if error < best.error or gap @ step >= 0:  # nearer, or still uphill; not a number is neither
+            best = _Point(potential, gap, curvature, error)
+            damping = damping / EASED if damping > LEAST_DAMPING else 0.0
+        else:
+            damping = max(damping * DAMPED, FIRST_DAMPING)
+        # the same added to all changes nothing: a direction without curvature, which ones fill
+        damped = best.curvature + damping * target.diag() + 1 / len(target)
+        step = torch.linalg.solve_ex(damped, best.gap).result
+        potential = best.potential + step
+        reach = (step.max() - step.min()).item()
+        # what is left: |d2 q_k| <= q_k (1 - q_k) reach^2 along the step, and the mean of q_k (1 - q_k) is a curvature
+        bend = math.exp(2 * reach) * reach**2 / 2 * best.curvature.diagonal().max().item() if reach < 1 else torch.inf
+        if (best.gap - best.curvature @ step).abs().max().item() + bend < tolerance:
+            return potential
+    return best.potential
+
+
+class _Point(NamedTuple):
+    potential: Tensor  # (subgroups,)
+    gap: Tensor  # (subgroups,): of the shares to their target
+    curvature: Tensor  # (subgroups, subgroups): how the shares answer to the potentials
+    error: float  # greatest gap
+
+
+def _shares(logits: Sequence[Tensor], potential: Tensor, count: int, sums: Sums) -> tuple[Tensor, Tensor]:
+    """Mean of the softmax, and of its derivative by the potentials."""
+
+    def of_block(block: Tensor) -> tuple[Tensor, Tensor]:
+        q = torch.softmax(block + potential.to(block)[:, None], dim=0).double()
+        return q.sum(1), q @ q.mT
+
+    shares, products = (total / count for total in summed(map(of_block, logits), sums))
+    return shares, torch.diag(shares) - products

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from phenogroups.clustering.blocks import kept, stacked, summed
 from phenogroups.clustering.sums import ALONE, Sums
 
+QUANTILES_AT_ONCE = 2**23  # numbers of as many columns as are sorted together
 Scaler = Literal["standard", "robust", "none"]
 
 
@@ -21,7 +24,12 @@ class DiseaseSpace:
     basis: Tensor  # (dims, components): principal axes of the patients
     limit: Tensor  # (): deviations beyond which a coordinate is pulled in, or infinity
 
-    def __call__(self, embedding: Tensor) -> Tensor:
+    def __call__(self, embedding: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Of all, or of those whom the mask keeps."""
+        count = len(embedding) if keep is None else int(keep.sum())
+        return stacked(map(self._of, kept(embedding, keep)), count)
+
+    def _of(self, embedding: Tensor) -> Tensor:
         z = (embedding - self.center) / self.scale
         # products in double precision: rounded back, a row has the same bits in any company
         z = z - (z.double() @ self.severity.double())[:, None].to(z) * self.severity
@@ -39,13 +47,15 @@ def fit_space(
     sums: Sums = ALONE,
 ) -> DiseaseSpace:
     """Scaling by the statistics of the patients alone (reference: the scaler is fitted on train patients)."""
-    patients, controls = embedding[is_patient], embedding[~is_patient]
-    center, scale = scaling(patients, scaler, sums)
+    center, scale = scaling(embedding, scaler, is_patient, sums)
+    counts = torch.stack([(~is_patient).sum(), is_patient.sum()])
+    ((n_controls, n_patients),) = (each.tolist() for each in summed([(counts,)], sums))
     dims = embedding.shape[1]
     severity = torch.zeros(dims, dtype=embedding.dtype, device=embedding.device)
-    if remove_severity and sums.places(len(controls))[1]:
+    if remove_severity and n_controls:
         # the first thing that varies among patients is how ill they look, not in which way
-        toward = -sums.mean((controls - center) / scale)
+        parts = ((-((controls - center) / scale).double().sum(0),) for controls in kept(embedding, ~is_patient))
+        (toward,) = summed(parts, sums)
         severity = torch.nn.functional.normalize(toward, dim=0).to(embedding)
     limit = torch.tensor(
         float("inf") if winsorise is None else winsorise, dtype=embedding.dtype, device=embedding.device
@@ -54,24 +64,32 @@ def fit_space(
     space = DiseaseSpace(center, scale, severity, basis, limit)
     if components is None or components >= dims:
         return space
-    z = space(patients).double()
-    z = z - sums.mean(z)
-    _, vectors = torch.linalg.eigh(sums(z.T @ z))
+    seen = (space._of(patients).double() for patients in kept(embedding, is_patient))
+    products, total = summed(((z.T @ z, z.sum(0)) for z in seen), sums)
+    _, vectors = torch.linalg.eigh(products - total[:, None] * total / n_patients)
     leading = vectors.flip(1)[:, :components]
     # an eigenvector's sign is arbitrary: fix it, so that the same data give the same coordinates
     sign = leading.gather(0, leading.abs().argmax(0, keepdim=True)).sign()
-    return DiseaseSpace(center, scale, severity, (leading * sign).to(embedding.dtype), limit)
+    return DiseaseSpace(center, scale, severity, (leading * sign).to(embedding), limit)
 
 
-def scaling(patients: Tensor, scaler: Scaler, sums: Sums = ALONE) -> tuple[Tensor, Tensor]:
-    """Centre and scale (dims,) by the statistics of these patients; `robust` needs all of them in one process."""
+def scaling(z: Tensor, scaler: Scaler, keep: Tensor | None = None, sums: Sums = ALONE) -> tuple[Tensor, Tensor]:
+    """Centre and scale (dims,) by the statistics of these patients, or of those whom the mask keeps.
+
+    `robust` needs all of them in one process.
+    """
     if scaler == "none":
-        return patients.new_zeros(patients.shape[1:]), patients.new_ones(patients.shape[1:])
+        return z.new_zeros(z.shape[1:]), z.new_ones(z.shape[1:])
     if scaler == "standard":
-        center = sums.mean(patients).to(patients)
-        scale = sums.mean((patients - center).square()).sqrt().to(patients)
+        total, count = summed(((block.double().sum(0), torch.tensor(len(block))) for block in kept(z, keep)), sums)
+        center = (total / count).to(z)
+        (squares,) = summed((((block - center).square().double().sum(0),) for block in kept(z, keep)), sums)
+        scale = (squares / count).sqrt().to(z)
     elif scaler == "robust":
-        low, center, high = patients.quantile(patients.new_tensor([0.25, 0.5, 0.75]), dim=0)
+        at_once = max(1, QUANTILES_AT_ONCE // len(z))
+        parts = (some if keep is None else some[keep] for some in z.split(at_once, dim=1))
+        quantiles = [np.quantile(some.mT.numpy(force=True), [0.25, 0.5, 0.75], axis=1) for some in parts]
+        low, center, high = torch.as_tensor(np.concatenate(quantiles, axis=1)).to(z)
         scale = high - low
     else:
         raise ValueError(f"Expected scaler 'standard', 'robust' or 'none'. Received: {scaler!r}.")

@@ -42,23 +42,21 @@ class Sums:
         every[first : first + len(rows)] = rows
         return self(every)
 
+    def spaced(self, count: int, most: int) -> slice:
+        """Which of this process's `count` rows are in an evenly spaced sample of everybody's, `most` at most."""
+        first, everybody = self.places(count)
+        step = max(-(-everybody // most), 1)
+        return slice(-first % step, None, step)
+
     def sample(self, rows: Tensor, most: int) -> Tensor:
         """Evenly spaced rows of everybody's, `most` at most."""
-        first, count = self.places(len(rows))
-        step = max(-(-count // most), 1)
-        return self.gather(rows[-first % step :: step])
+        return self.gather(rows[self.spaced(len(rows), most)])
 
     def mean(self, rows: Tensor) -> Tensor:
         """Over everybody's rows, in double precision; of nobody, NaN."""
         own = rows.sum(0, dtype=torch.float64)
         total = self(torch.cat([own.flatten(), own.new_tensor([len(rows)])]))
         return (total[:-1] / total[-1]).view_as(own)
-
-    def member_means(self, member: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(K, dims) and (K,), double: mean of everybody's rows by member (rows, K), 0 of no members; their number."""
-        member = member.double()
-        total = self(torch.cat([member.T @ rows.double(), member.sum(0)[:, None]], dim=1))
-        return total[:, :-1] / total[:, -1:].clamp_min(1), total[:, -1]
 
 
 ALONE = Sums()

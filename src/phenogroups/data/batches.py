@@ -109,9 +109,12 @@ def read_in_blocks(
     different shapes: so a subject gets the same bits alone and in company.
     """
     rows = int(np.clip(NUMBERS_AT_ONCE // np.prod(inputs.shape[1:]), 1, MOST_ROWS))
-    found: dict[str, list[Tensor]] = {}
-    for some in _rows(inputs, (slice(first, first + rows) for first in range(0, len(inputs), rows))):
+    found: dict[str, Tensor] = {}  # filled in place: parts put together at the end would be there twice
+    spans = [slice(first, first + rows) for first in range(0, len(inputs), rows)]
+    for span, some in zip(spans, _rows(inputs, iter(spans)), strict=True):
         block = np.concatenate([some, np.repeat(some[:1], rows - len(some), axis=0)])
         for name, values in read(as_tensor(block, device)).items():
-            found.setdefault(name, []).append(values[: len(some)].cpu())
-    return {name: torch.cat(parts) for name, parts in found.items()}
+            if name not in found:
+                found[name] = torch.empty((len(inputs), *values.shape[1:]), dtype=values.dtype)
+            found[name][span] = values[: len(some)]
+    return found

@@ -28,7 +28,7 @@ def centroids_of(
     patients: Tensor, n_subgroups: int, scaler: Scaler, *, n_starts: int = 10, seed: int, sums: Sums = ALONE
 ) -> Centroids:
     """K-means on embeddings of patients, scaled by their own statistics."""
-    center, scale = scaling(patients, scaler, sums)
+    center, scale = scaling(patients, scaler, sums=sums)
     z = (patients - center) / scale
     found = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=n_starts, seed=seed, sums=sums)
     return Centroids(center, scale, found.centroids)

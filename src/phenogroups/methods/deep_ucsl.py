@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from sklearn.base import clone
 from torch import Tensor, nn
 
-from phenogroups.clustering.contrast import contrastive_mixture, specific_mixtures, specificity, thinned
-from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.contrast import SEARCHED, contrastive_mixture, specific_mixtures, specificity, thinned
+from phenogroups.clustering.kmeans import group_means, inverse_square_proportions, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.matching import adjusted_rand, match_members
 from phenogroups.clustering.mixture import tied_mixture, tied_mixtures
 from phenogroups.clustering.sinkhorn import sinkhorn
@@ -145,13 +145,17 @@ class DeepUCSL(DeepMethod):
     ) -> Beliefs:  # fmt: skip
         is_patient = diagnosis == 1
         space = self._space(embedding, is_patient, components, self.sums)
-        z, controls = space(embedding[is_patient]), space(embedding[~is_patient])
+        z = space(embedding, is_patient)
+        # contrasts look at so many only; where processes share the subjects, each keeps its part of them
+        own = self.sums.spaced(int((~is_patient).sum()), SEARCHED)
+        controls = space(embedding[torch.nonzero(~is_patient).flatten()[own]])
         earlier = previous.q if isinstance(previous, Beliefs) else previous
         before = None if earlier is None else earlier[is_patient]
         centroids, log_sizes, space, soft = self._cluster(z, controls, space, before)
         specific = self._specificity(soft, z, controls)
+        del z  # of a large cohort, memory enough to matter: the clusterer may have found another space
         if before is not None:
-            order = match_members(before.argmax(1), space(embedding[is_patient]), centroids, self.sums)
+            order = match_members(before.argmax(1), space(embedding, is_patient), centroids, self.sums)
             centroids, log_sizes, soft = centroids[order], log_sizes[order], soft[:, order]
         q = self._with_controls(harden(soft, self._softness(epoch)), is_patient)
         return Beliefs(
@@ -215,7 +219,7 @@ class DeepUCSL(DeepMethod):
         space = self._space(embedding, is_patient, sums=self.sums)
         some = thinned(embedding[is_patient], self.sums)
         found = tied_mixture(space(some), self.n_subgroups, start=q, max_iterations=0)
-        start = found.log_posterior(space(embedding[is_patient]).double()).exp().to(embedding)
+        start = found.posterior(space(embedding, is_patient))
         return self.e_step(embedding, diagnosis, self._with_controls(start, is_patient), self.warmup)
 
     def _with_controls(self, of_patients: Tensor, is_patient: Tensor) -> Tensor:
@@ -254,8 +258,7 @@ class DeepUCSL(DeepMethod):
                 found = contrastive_mixture(z, controls, self.n_subgroups, seed=self.seed, sums=self.sums)
             # in whitened coordinates the mixture's posterior needs distances only
             whitened = replace(space, basis=space.basis @ found.whitening.to(space.basis))
-            soft = found.log_posterior(z.double()).exp().to(z)
-            return found.means.to(z), found.log_sizes.to(z), whitened, soft
+            return found.means.to(z), found.log_sizes.to(z), whitened, found.posterior(z)
         if self.clusterer in ("sinkhorn_kmeans", "kmeans"):
             balance = float(self.clusterer == "sinkhorn_kmeans")
             centroids = sinkhorn_kmeans(
@@ -315,14 +318,16 @@ class DeepUCSL(DeepMethod):
         entropy = -self.sums.mean((log_gate.exp() * log_gate).sum(1)).item() / math.log(self.n_subgroups)
         seen["gate_entropy_controls"] = entropy  # 1: the gate is neutral on controls
         if beliefs is not None:
-            member = F.one_hot(q[~controls].argmax(1), self.n_subgroups)
-            means, sizes = self.sums.member_means(member, embedding[~controls])
-            away = (means - self.sums.mean(embedding[controls])).norm(dim=1)
+            groups = torch.where(controls, self.n_subgroups, q.argmax(1))  # controls are one more
+            means, sizes = group_means(embedding, groups, self.n_subgroups + 1, self.sums)
+            away = (means[:-1] - means[-1]).norm(dim=1)
             seen["distance_ratio"] = (
                 away.max() / away.min().clamp_min(1e-12)
             ).item()  # paper, Fig. UMAP: 1 is equidistant
             seen["specificity"] = beliefs.specificity.item()
-            seen |= {f"size_{subgroup_letter(k)}": share for k, share in enumerate((sizes / sizes.sum()).tolist())}
+            seen |= {
+                f"size_{subgroup_letter(k)}": share for k, share in enumerate((sizes[:-1] / sizes[:-1].sum()).tolist())
+            }
         return seen
 
 

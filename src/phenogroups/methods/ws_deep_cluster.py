@@ -41,7 +41,7 @@ class WSDeepCluster(DeepMethod):
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Classes:
         ill = diagnosis == 1
-        center, scale = scaling(embedding[ill], self.scaler, self.sums)
+        center, scale = scaling(embedding[ill], self.scaler, sums=self.sums)
         z = (embedding[ill] - center) / scale
         centroids = sinkhorn_kmeans(z, self.n_subgroups, balance=0, seed=self.seed, sums=self.sums).centroids
         if previous is not None:  # the head has learned these ids
