@@ -209,7 +209,7 @@ def test_the_model_is_tensors_and_nothing_else(run):
         ({"settings": {"augmentation": {"wobble": 1}}}, "an augmentation's settings. Received: wobble"),
         ({"input_shape": [7]}, "size mismatch"),
         ({"input_shape": [1, 32, 32]}, "to fit together"),
-        ({"input_shape": ["six"]}, "to fit together"),
+        ({"input_shape": ["six"]}, "input_shape as 1, 3 or 4 whole numbers"),
         ({"model_sha256": "0"}, "another or a damaged file"),
     ],
 )

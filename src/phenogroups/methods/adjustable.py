@@ -1,6 +1,7 @@
 """Methods without a network whose inputs may first be adjusted for covariates, such as age, sex and site."""
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from torch import Tensor
@@ -49,4 +50,5 @@ class Adjustable(WithoutNetwork):
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         if self.adjust:
             self.adjustment_ = Adjustment(**under("adjustment.", tensors))
+            self.adjustment_.check(self.covariates, prod(self.input_shape_))
         super()._restore({name: value for name, value in tensors.items() if not name.startswith("adjustment.")})
