@@ -37,9 +37,12 @@ class Adjustment:
         if [name for name, _ in columns] != list(names) or sizes != ((regressors,), (regressors, numbers)):
             raise ValueError(f"Expected an adjustment for {', '.join(names)}. Received: another, of sizes {sizes}.")
 
+    def regressors_of(self, cohort: Cohort) -> np.ndarray:
+        return regressors(cohort, from_bytes(self.columns))
+
     def __call__(self, cohort: Cohort) -> np.ndarray:
         """The cohort's inputs, float32, as if all subjects had the covariates of the mean control."""
-        away = regressors(cohort, from_bytes(self.columns)) - self.center.numpy()
+        away = self.regressors_of(cohort) - self.center.numpy()
         adjusted = np.asarray(cohort.inputs).reshape(len(cohort), -1).astype(np.float64)
         # one after the other: a matrix product would round by the number of its rows
         for amount, slope in zip(away.T, self.slopes.numpy(), strict=True):

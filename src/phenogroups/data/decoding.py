@@ -137,10 +137,11 @@ def _decode_dicom(path: Path) -> np.ndarray:
     """Rescaled and windowed as the file says: 0 to 1 in its window, or in its own units if it is rescaled without."""
     try:
         import pydicom
+        from pydicom.filereader import read_file_meta_info
         from pydicom.pixels.processing import apply_modality_lut, apply_voi, apply_windowing
     except ImportError:
         raise UnreadableInput(f"is DICOM, which needs pydicom: {DICOM_REMEDY}") from None
-    if getattr(pydicom.filereader.read_file_meta_info(path), "TransferSyntaxUID", "") == DEFLATED:
+    if getattr(read_file_meta_info(path), "TransferSyntaxUID", "") == DEFLATED:
         raise UnreadableInput("is DICOM compressed as a whole (deflated), which is not read; save it in another way")
     file = pydicom.dcmread(path)
     if "PixelData" not in file:

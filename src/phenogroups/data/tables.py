@@ -18,7 +18,7 @@ from phenogroups.data.untrusted import check_types, refuse_more_than_memory
 
 CONTROL_WORDS, PATIENT_WORDS = ("0", "control"), ("1", "patient")
 MOST_TABLE = 2**30  # bytes of a table as text; larger ones keep their numbers in a features file
-MOST_COLUMNS, MOST_CELL = 2**16, 2**16  # columns of a table; letters of a cell
+MOST_COLUMNS, MOST_CELL, MOST_NAME = 2**16, 2**16, 2**10  # columns of a table; letters of a cell, of a name
 MOST_FEATURES = 2**20  # columns of a Parquet file
 MISSING = ("", "n/a", "na", "nan")  # n/a: as BIDS writes it
 NAMING = ("subject", "name", "id", "participant_id")  # columns of a features file that say whose its rows are
@@ -168,7 +168,7 @@ def read_cohort(
     refuse_repeated(subject)
     diagnosis = map_diagnosis(rows[spec.diagnosis], spec, subject)
     truth, truth_names = (None, ()) if spec.truth is None else map_truth(rows[spec.truth], diagnosis)
-    group = rows[spec.group].to_numpy(dtype=str) if spec.group else subject
+    group = names_of(rows[spec.group]) if spec.group else subject
     part = None if spec.split is None else part_of(rows[spec.split], group)
     covariates = typed_covariates(rows[list(spec.covariates)], subject)
     inputs = read_inputs(table, resolve_features(rows, spec), folder=folder, cache=cache, progress=progress)
@@ -269,8 +269,12 @@ def home_of(table: str | Path | pd.DataFrame, folder: str | Path | None) -> Path
 
 
 def image_paths(rows: pd.DataFrame, spec: TableSpec, home: Path | None) -> list[ImagePath]:
+    return [ImagePath(cell, home) for cell in image_cells(rows, spec)]
+
+
+def image_cells(rows: pd.DataFrame, spec: TableSpec) -> list[str]:
     _require_columns(rows, [str(spec.image)])
-    return [ImagePath(cell.strip(), home) for cell in rows[spec.image]]
+    return [cell.strip() for cell in rows[spec.image]]
 
 
 def refuse_broken(broken: list[tuple[int, str]], subject: np.ndarray, paths: list[ImagePath]) -> None:
@@ -389,7 +393,18 @@ def subject_names(rows: pd.DataFrame, spec: TableSpec) -> np.ndarray:
     if spec.subject is None:
         return np.array([f"row{number + 1}" for number in range(len(rows))])
     _require_columns(rows, [spec.subject])
-    return rows[spec.subject].to_numpy(dtype=str)
+    return names_of(rows[spec.subject])
+
+
+def names_of(column: pd.Series) -> np.ndarray:
+    """(rows,): as NumPy keeps words, which takes as much of every row as the longest needs."""
+    longest = column.str.len().max()
+    if longest > MOST_NAME:
+        raise CohortError(
+            f"Expected names of at most {MOST_NAME:,} letters in column {column.name!r}. Received: {longest:,}. "
+            "Shorten them."
+        )
+    return column.to_numpy(dtype=str)
 
 
 def map_diagnosis(column: pd.Series, spec: TableSpec, subject: np.ndarray) -> np.ndarray:
@@ -421,7 +436,7 @@ def map_diagnosis(column: pd.Series, spec: TableSpec, subject: np.ndarray) -> np
 
 def map_truth(column: pd.Series, diagnosis: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     """(rows,): known subgroup of each patient, -1 where none is known; and what the subgroups are called."""
-    words = column.str.strip().to_numpy(dtype=str)
+    words = names_of(column.str.strip())
     names = tuple(sorted({word for word, ill in zip(words, diagnosis, strict=True) if ill == PATIENT and word}))
     code = {name: k for k, name in enumerate(names)}
     return np.array([code.get(word, UNKNOWN) for word in words]), names

@@ -22,6 +22,10 @@ class Adjustable(WithoutNetwork):
     def covariates(self) -> tuple[str, ...]:
         return tuple(map(column_name, self.adjust))
 
+    def check_covariates(self, who: Cohort) -> None:
+        if self.adjust:
+            self.adjustment_.regressors_of(who)
+
     def rules(self) -> dict[str, Any]:
         """The settings of what follows the adjustment."""
         return {name: value for name, value in self.get_params(deep=False).items() if name != "adjust"}

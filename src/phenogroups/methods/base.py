@@ -93,6 +93,9 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         """What must be known of a subject beside its input."""
         return ()
 
+    def check_covariates(self, who: Cohort) -> None:
+        """Raise where these subjects lack what must be known of them; their inputs are not looked at."""
+
     def caveats(self) -> list[str]:
         """What a reader must know before believing the subgroups, in plain sentences; none is good news."""
         return []
@@ -129,7 +132,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         self._accept(input_shape)
         self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None  # earlier versions wrote none
         self._restore({name: value for name, value in tensors.items() if name != MEANS})
-        self._check_sizes(self._blank())
+        self._check_sizes(self.blank())
         return self
 
     def state(self) -> dict[str, Tensor]:
@@ -152,7 +155,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         raise NotImplementedError(f"{type(self).__name__} must say how it is restored.")
 
-    def _blank(self) -> dict[str, Tensor]:
+    def blank(self) -> dict[str, Tensor]:
         """Fields of a Prediction of one blank subject, without a look at inputs: whether what was restored fits."""
         raise NotImplementedError(f"{type(self).__name__} must say what it makes of a blank subject.")
 
@@ -368,7 +371,7 @@ class DeepMethod(Method):
             known["q"] = torch.empty(0, self.n_subgroups)
         self.beliefs_ = self.beliefs_type(**known)
 
-    def _blank(self) -> dict[str, Tensor]:
+    def blank(self) -> dict[str, Tensor]:
         encoder: Any = self.encoder_of(self.network_)
         z = torch.zeros(1, encoder.dim)
         with torch.no_grad():
@@ -377,7 +380,10 @@ class DeepMethod(Method):
 
 def require_tensors(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
     """Raise unless the tensors given are those expected, by name, shape and type."""
-    missing, strange = [name for name in expected if name not in given], [name for name in given if name not in expected]
+    missing, strange = (
+        [name for name in expected if name not in given],
+        [name for name in given if name not in expected],
+    )
     if missing or strange:
         raise ValueError(
             f"Expected the {len(expected)} tensors of the network. Received: {len(missing)} missing "

@@ -43,6 +43,9 @@ class Consensus(Method):
     def covariates(self) -> tuple[str, ...]:
         return self.run(0).covariates
 
+    def check_covariates(self, who: Cohort) -> None:
+        self.runs_[0].check_covariates(who)
+
     @property
     def passes(self) -> int:
         """Epochs of all runs together, as progress counts them; a run without epochs is one."""
@@ -166,8 +169,8 @@ class Consensus(Method):
             raise ValueError(f"Expected an order of subgroups for each of {self.runs} runs. Received: none.")
         self.runs_ = [self.run(i).restore(self.input_shape_, under(f"run{i}.", tensors)) for i in range(self.runs)]
 
-    def _blank(self) -> dict[str, Tensor]:
-        return self.best_run_._blank()
+    def blank(self) -> dict[str, Tensor]:
+        return self.best_run_.blank()
 
 
 def align(labels: np.ndarray, consensus: np.ndarray, n_subgroups: int) -> np.ndarray:

@@ -96,5 +96,5 @@ class Foundation(WithoutNetwork):
             self.encoder_ = encoder.freeze()
         super()._restore({name: value for name, value in tensors.items() if not name.startswith("encoder.")})
 
-    def _blank(self) -> dict[str, Tensor]:
-        return super()._blank() if self.encoder_ is None else self._said_of(torch.zeros(1, self.encoder_.dim))
+    def blank(self) -> dict[str, Tensor]:
+        return super().blank() if self.encoder_ is None else self._said_of(torch.zeros(1, self.encoder_.dim))

@@ -40,7 +40,7 @@ class WithoutNetwork(Method):
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         self.beliefs_ = self.beliefs_type(**tensors)
 
-    def _blank(self) -> dict[str, Tensor]:
+    def blank(self) -> dict[str, Tensor]:
         numbers, held = prod(self.input_shape_), max(tensor.numel() for tensor in vars(self.beliefs_).values())
         if numbers > held:  # said before so many numbers are made
             raise ValueError(f"Expected a model of inputs of shape {self.input_shape_}. Received: {held} numbers.")

@@ -21,7 +21,10 @@ from phenogroups.networks.encoders import HUGGING_FACE, Encoder, Shape
 UNMASKED = {"vit_mae": "vit"}
 # parts of names: what could make a stored configuration fetch or run code that is not the library's
 UNWANTED = ("auto_map", "implementation", "quantization", "kernel_config", "_name_or_path", "_commit_hash")
-ELSEWHERE = ("backbone", "timm")  # of models whose parts come from other libraries, or from the hub while they are built
+ELSEWHERE = (
+    "backbone",
+    "timm",
+)  # of models whose parts come from other libraries, or from the hub while they are built
 COUNTING = ("layer", "depth", "block", "stage")  # parts of names of settings that repeat parts of a network
 DEFAULT_SIDE, MOST_SIDE, MOST_WIDE = 224, 2048, 2**20
 

@@ -144,7 +144,9 @@ class Material:
             array = getattr(self, name)
             if array is None:
                 continue
-            if array.dtype.kind not in kinds or (array.dtype.kind == "f" and name not in MAY_BE_NAN and not _finite(array)):
+            if array.dtype.kind not in kinds or (
+                array.dtype.kind == "f" and name not in MAY_BE_NAN and not _finite(array)
+            ):
                 raise ValueError(f"{name} of type {array.dtype}, or not finite")
             fixed = [size for size in sizes if size is not ...]
             if array.ndim < len(fixed) or array.ndim > len(fixed) + 3 * (... in sizes):

@@ -12,6 +12,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -26,6 +28,7 @@ FILES = {  # all that a run writes
     MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", "confounds.csv", "profiles.csv", "profiles.tex",
     "criteria.csv", CHOICE, PAGE, MATERIAL,
 }  # fmt: skip
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how they begin in spreadsheets
 MOST_MODEL = 2**34  # bytes: several copies of the largest encoders
 VERSIONED = ("phenogroups", "torch", "monai", "scikit-learn", "numpy")
 
@@ -136,6 +139,26 @@ def read_tensors(folder: str | Path, recipe: Mapping[str, Any]) -> dict[str, Ten
         raise
     except (OSError, ValueError, SafetensorError) as error:
         raise RunError(f"Expected a model in {path}. Received: {error}.") from error
+
+
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    write_whole(path, csv_text(table))
+
+
+def csv_text(table: pd.DataFrame, *, header: bool = True) -> str:
+    """Nine digits, which tell any two float32 apart; what a spreadsheet would take for a formula is marked as text."""
+    words = {name: column.map(_as_text) for name, column in table.items() if not is_numeric_dtype(column)}
+    return table.assign(**words).to_csv(index=False, header=header, float_format="%.9g")
+
+
+def _as_text(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(FORMULAS):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
