@@ -1,6 +1,6 @@
 """Whether strangers' files are ever anything but read or refused: mutations of valid files through every reader.
 
-python benchmarks/fuzz.py --inputs 100000 [--seed 0]. Each input is a valid file, mutated by a generator of its own seed:
+python benchmarks/fuzz.py --inputs 100000 [--seed 0]. Each input is a valid file, mutated by its own seed:
 bytes and numbers changed, pieces cut, doubled, swapped with those of another file, keys and values replaced. Whoever
 writes a model file writes its checksum too, so checksums are made right again. A reader may return a valid object or
 raise an error that the command line turns into one message (ValueError, OSError); anything else is a surprise, and so
@@ -48,8 +48,8 @@ SLOW, GROWTH = 5.0, 500  # seconds of processor, megabytes: a surprise
 METHODS = ("kmeans", "deep_ucsl", "hydra", "vae", "consensus")  # whose models are mutated
 NASTY: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**63, 10**30, 1e308, 0.5, "", "a", "../../etc/passwd", "/dev/zero", "hf:evil/model",
-    "\x1b[2J", "\ud800", "<script>", [], {}, [[]], ["a", 1], [1, 2, 3], [10**9], [10**9, 10**9], {"a": {"b": 1}}, "kmeans",
-    "consensus", "imagenet", [None], float("nan"), float("inf"),
+    "\x1b[2J", "\ud800", "<script>", [], {}, [[]], ["a", 1], [1, 2, 3], [10**9], [10**9, 10**9], {"a": {"b": 1}},
+    "kmeans", "consensus", "imagenet", [None], float("nan"), float("inf"),
 )  # fmt: skip
 TEXTS = (
     b"\0",

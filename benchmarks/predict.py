@@ -1,7 +1,7 @@
 """How fast `phenogroups predict` is beside the bare encoder, and whether more images need more memory.
 
 python benchmarks/predict.py [--images 100000 --side 32 --files png]. Noise is written as files, one of which is broken;
-a network with random weights stands for a trained one. Predicting runs in a process of its own, as the command does; the
+a network with random weights stands for a trained one. Predicting runs in its own process, as the command does; the
 bare encoder sees as many inputs, ready in memory, in blocks of the same size and with as many threads, by turns.
 """
 

@@ -1,6 +1,8 @@
 """From a table of subjects (CSV, TSV, Parquet) to a cohort: one row per subject, every column named explicitly."""
 
+import csv
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import prod
@@ -75,17 +77,30 @@ def read_table(table: str | Path | pd.DataFrame) -> pd.DataFrame:
     if path.suffix.lower() == ".parquet":
         return read_table(read_parquet(path))
     try:
-        rows = pd.read_csv(
-            path, sep=_separator(path), dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False,
-            compression=None,
-        )  # fmt: skip
-    except (ValueError, OSError, OverflowError, MemoryError) as error:  # pandas' parser errors are ValueErrors
+        separator = _separator(path)
+        with warnings.catch_warnings(record=True) as lost:
+            warnings.simplefilter("always", pd.errors.ParserWarning)
+            rows = pd.read_csv(
+                path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False,
+                compression=None,
+            )  # fmt: skip
+        if any(issubclass(one.category, pd.errors.ParserWarning) for one in lost):
+            _refuse_lost_cells(path, separator, rows.shape[1])
+    except (ValueError, OSError, OverflowError, MemoryError, csv.Error) as error:  # pandas' own are ValueErrors
         raise CohortError(f"Expected a CSV or TSV table in UTF-8. Received: {path}, unreadable ({error}).") from error
     if rows.empty:
         raise CohortError(f"Expected at least one subject. Received: {path} without rows.")
     if any(column.str.len().max() > MOST_CELL for _, column in rows.items()):
         raise CohortError(f"Expected cells of at most {MOST_CELL:,} letters. Received: a longer one in {path}.")
     return rows
+
+
+def _refuse_lost_cells(path: Path, separator: str, columns: int) -> None:
+    """Where rows are longer than the header: only separators may follow."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        for row in csv.reader(file, delimiter=separator):
+            if any(row[columns:]):
+                raise ValueError(f"{len(row)} cells under {columns} names in the row of {row[0]!r}")
 
 
 def _separator(path: Path) -> str:

@@ -29,6 +29,7 @@ LEAST = {  # of settings that count
 DECIDED = 2 / 3  # share of several runs that must put a subject into the same subgroup
 
 MEANS = "subgroup_means"  # name of that tensor in a model file
+BY_SUBGROUP = ("centroids", "means", "log_sizes", "log_heights", "phi")  # beliefs that have a row for each subgroup
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,10 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         for name, size in sizes.items():
             if size != expected[name]:
                 raise ValueError(f"Expected {name} of shape {expected[name]}. Received: {size}.")
+        beliefs = vars(self.beliefs_) if hasattr(self, "beliefs_") else {}
+        for name, values in beliefs.items():
+            if name in BY_SUBGROUP and (values.ndim == 0 or len(values) != self.n_subgroups):
+                raise ValueError(f"Expected {name} of {self.n_subgroups} subgroups. Received: {tuple(values.shape)}.")
         if not all(values.is_floating_point() for values in blank.values()):
             raise ValueError("Expected tensors of floating numbers. Received: others.")
 
