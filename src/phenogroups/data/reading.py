@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from phenogroups.data.decoding import MOST_NUMBERS, PICTURES, VOLUMES, UnreadableInput, decode
+from phenogroups.data.untrusted import shortened
 
 __all__ = ["PICTURES", "VOLUMES", "Intensity", "Reading", "UnreadableInput", "prepare", "read_input"]
 
@@ -32,14 +33,15 @@ class Reading:
         for name in ("size", "frame"):
             sides = getattr(self, name)
             if sides is not None and (len(sides) not in (2, 3) or min(sides) < 1):
-                raise ValueError(f"Expected {name} as 2 or 3 sides of at least 1. Received: {sides}.")
+                raise ValueError(f"Expected {name} as 2 or 3 sides of at least 1. Received: {shortened(sides)}.")
             if sides is not None and prod(sides) > MOST_NUMBERS:
-                raise ValueError(f"Expected {name} of at most {MOST_NUMBERS:,} numbers. Received: {sides}.")
+                raise ValueError(f"Expected {name} of at most {MOST_NUMBERS:,} numbers. Received: {shortened(sides)}.")
         if self.channels is not None and not 1 <= self.channels <= MOST_CHANNELS:
             raise ValueError(f"Expected 1 to {MOST_CHANNELS} channels. Received: {self.channels}.")
         if self.intensity not in ("unit", "minmax", "standardise", "imagenet"):
             raise ValueError(
-                f"Expected intensity 'unit', 'minmax', 'standardise' or 'imagenet'. Received: {self.intensity!r}."
+                f"Expected intensity 'unit', 'minmax', 'standardise' or 'imagenet'. "
+                f"Received: {shortened(self.intensity)}."
             )
         if self.intensity == "imagenet" and self.channels not in (None, 3):
             raise ValueError(

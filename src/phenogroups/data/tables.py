@@ -16,7 +16,7 @@ from phenogroups.data.cache import cached_inputs, larger_than_memory, user_cache
 from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError, name_rows, refuse_repeated
 from phenogroups.data.reading import Reading, UnreadableInput, read_input
 from phenogroups.data.stored import Inputs
-from phenogroups.data.untrusted import check_types, refuse_more_than_memory
+from phenogroups.data.untrusted import check_types, refuse_more_than_memory, shortened
 
 CONTROL_WORDS, PATIENT_WORDS = ("0", "control"), ("1", "patient")
 MOST_TABLE = 2**30  # bytes of a table as text; larger ones keep their numbers in a features file
@@ -61,7 +61,7 @@ def _known(stored: Mapping[str, Any], kind: type) -> dict[str, Any]:
     names = {f.name for f in fields(kind)}
     strange = [name for name, value in stored.items() if name not in names and value not in (None, "", [], False)]
     if strange:
-        raise ValueError(f"{', '.join(strange)}, which this version does not know; use the version that wrote it")
+        raise ValueError(f"{shortened(strange)}, which this version does not know; use the version that wrote it")
     return {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items() if name in names}
 
 

@@ -82,7 +82,7 @@ def check_types(instance: Any) -> None:
             raise ValueError(f"Expected {f.name} as {kind}. Received: {shortened(value)}.") from None
 
 
-def shortened(value: Any) -> str:
+def shortened(value: Any, *, quoted: bool = True, most: int = SHOWN) -> str:
     """As Python writes it, or its beginning: a message must not be as long as what it refuses."""
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    text = repr(value) if quoted else str(value) or type(value).__name__
+    return text if len(text) <= most else f"{text[:most]}..."

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from phenogroups.data.augment import Augmentation
-from phenogroups.data.untrusted import check_types
+from phenogroups.data.untrusted import check_types, shortened
 from phenogroups.methods.autoencoder import Autoencoder
 from phenogroups.methods.base import MEANS, DeepMethod, Method, Prediction
 from phenogroups.methods.byol import BYOL
@@ -107,11 +107,12 @@ __all__ = [
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     """A method by its name, with settings that override its defaults; says which names there are."""
     if name not in METHODS:
-        raise ValueError(f"Expected a method among {', '.join(METHODS)}. Received: {name!r}.")
+        raise ValueError(f"Expected a method among {', '.join(METHODS)}. Received: {shortened(name)}.")
     known = [f.name for f in fields(METHODS[name]())]
     strange = [key for key in settings if key not in known]
     if strange:
-        raise ValueError(f"Expected settings of {name} among {', '.join(known)}. Received: {', '.join(strange)}.")
+        listed = ", ".join(shortened(key, quoted=False) for key in strange[:5])
+        raise ValueError(f"Expected settings of {name} among {', '.join(known)}. Received: {listed}.")
     # `settings` are those of the runs of a consensus, which come through this door themselves
     given = {key: value if key == "settings" else _from_json(value) for key, value in settings.items()}
     method = METHODS[name](**given)
@@ -146,9 +147,8 @@ def load(folder: str | Path) -> Method:
     except RunError:
         raise
     except Exception as error:  # libraries raise whatever they like on a stranger's sizes and names
-        raise RunError(
-            f"Expected recipe and model of {folder} to fit together. Received: {type(error).__name__}: {error}"
-        ) from error
+        said = shortened(error, quoted=False, most=2000)
+        raise RunError(f"Expected recipe and model of {folder} to fit together. Received: {said}") from error
 
 
 def _refuse_broken(tensors: Mapping[str, Tensor]) -> None:
@@ -170,7 +170,8 @@ def _from_json(value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
     strange = [key for key in value if key not in {f.name for f in fields(Augmentation)}]
     if strange:
-        raise ValueError(f"Expected an augmentation's settings. Received: {', '.join(strange)}.")
+        listed = ", ".join(shortened(key, quoted=False) for key in strange[:5])
+        raise ValueError(f"Expected an augmentation's settings. Received: {listed}.")
     augmentation = Augmentation(**value)
     check_types(augmentation)
     return augmentation

@@ -14,7 +14,7 @@ from phenogroups.data.layouts import open_table
 from phenogroups.data.reading import Reading
 from phenogroups.data.selection import Selection
 from phenogroups.data.tables import TableSpec, read_cohort
-from phenogroups.data.untrusted import check_types, read_limited, refuse_strange
+from phenogroups.data.untrusted import check_types, read_limited, refuse_strange, shortened
 from phenogroups.methods import METHODS, Method, build_method
 
 FOLDER = Path(__file__).parent
@@ -70,11 +70,13 @@ def recipe(name: str | Path) -> Recipe:
         told = tomllib.loads(read_limited(path).decode())
         refuse_strange(told)
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"Expected a recipe in TOML. Received: {path}, unreadable ({error}).") from error
+        raise ValueError(
+            f"Expected a recipe in TOML. Received: {path}, unreadable ({shortened(error, quoted=False)})."
+        ) from error
     try:
         return _checked(told, path.stem)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: {shortened(error, quoted=False, most=2000)}") from error
 
 
 def _checked(told: dict[str, Any], name: str) -> Recipe:
