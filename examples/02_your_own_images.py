@@ -15,7 +15,7 @@ from PIL import Image
 from phenogroups import Cohort, DeepUCSL, discover, drawn_digits, load
 from phenogroups.data.checking import check_table
 from phenogroups.data.tables import TableSpec, read_table
-from phenogroups.discovery import predict_table
+from phenogroups.prediction import predict_table
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--out", type=Path, default=Path("my-study"), help="folder of the pictures, the table and the run")

@@ -18,8 +18,9 @@ from safetensors.torch import load_file
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.data.tables import TableSpec, read_cohort, resolve_features
-from phenogroups.discovery import discover, predict_table
+from phenogroups.discovery import discover
 from phenogroups.methods import DeepUCSL, PlainKMeans, load
+from phenogroups.prediction import predict_table
 from phenogroups.training.run import RunError, check_writable, new_run_folder, write_model
 
 FILES = ["history.csv", "model.safetensors", "recipe.json", "report.html", "report.safetensors"]
@@ -29,7 +30,7 @@ QUICK = {"epochs": 2, "steps": 3, "restarts": 1}
 PREDICT = """
 import sys, numpy as np, phenogroups
 from phenogroups.data.tables import read_inputs, spec_from_json
-from phenogroups.discovery import predict_table
+from phenogroups.prediction import predict_table
 from phenogroups.training.run import read_recipe
 
 run, table, folder = sys.argv[1:]
@@ -135,8 +136,9 @@ def test_a_model_of_an_earlier_version_predicts_without_distances(made, tmp_path
     del tensors["subgroup_means"]
     recipe = json.loads((copy / "recipe.json").read_text())
     write_model(copy, {key: recipe[key] for key in ("method", "settings", "input_shape", "table")}, tensors)
-    rows = predict_table(copy, home / "subjects.csv", tmp_path / "out.csv")
-    assert list(rows.columns) == ["subject", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient"]
+    predict_table(copy, home / "subjects.csv", tmp_path / "out.csv")
+    columns = ["subject", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient", "problem"]
+    assert list(pd.read_csv(tmp_path / "out.csv").columns) == columns
 
 
 def test_a_new_process_predicts_the_same_bits_also_one_by_one(made, tmp_path):
@@ -200,7 +202,7 @@ def test_the_model_is_tensors_and_nothing_else(run):
         ({"settings": {"augmentation": {"wobble": 1}}}, "an augmentation's settings. Received: wobble"),
         ({"input_shape": [7]}, "size mismatch"),
         ({"input_shape": [1, 32, 32]}, "to fit together"),
-        ({"input_shape": ["six"]}, "to fit together"),
+        ({"input_shape": ["six"]}, "input_shape as 1, 3 or 4 whole numbers"),
         ({"model_sha256": "0"}, "another or a damaged file"),
     ],
 )
@@ -235,19 +237,23 @@ def test_a_run_made_from_arrays_says_how_to_predict(run, tmp_path):
         predict_table(run, tmp_path / "new.csv", tmp_path / "out.csv")
 
 
-def test_images_of_another_shape_are_refused_by_name(made, tmp_path, monkeypatch):
+def test_images_of_another_shape_are_refused_by_name(made, tmp_path):
     home, cohort, found = made
     if cohort.inputs.ndim == 2:
         pytest.skip("features have no shape")
-    monkeypatch.setattr(type(found.method), "_predict", lambda *_: pytest.fail("computed something"))
     Image.fromarray(np.zeros((20, 16, 3), dtype=np.uint8)).save(tmp_path / "new.png")
     table = pd.DataFrame({"id": ["old", "new"], "scan": ["old.png", "new.png"]})
     shutil.copy(home / "scans" / "0.png", tmp_path / "old.png")
     table.to_csv(tmp_path / "new.csv", index=False)
-    with pytest.raises(CohortError) as error:
+    why = "has shape (3, 20, 16), channels first; those of training have (1, 16, 16)"
+    found = predict_table(home / "run", tmp_path / "new.csv", tmp_path / "out.csv")
+    assert found.named == [f"row 2 (new): new.png {why}"]
+    assert list(pd.read_csv(tmp_path / "out.csv")["problem"].fillna("")) == ["", why]
+    (tmp_path / "out.csv").unlink()
+    table[1:].to_csv(tmp_path / "new.csv", index=False)  # nobody is left
+    with pytest.raises(CohortError, match=r"Received: 1 who cannot:\n  row 1 \(new\): new.png has shape"):
         predict_table(home / "run", tmp_path / "new.csv", tmp_path / "out.csv")
-    assert "(1, 16, 16), channels first, as in training. Received: (3, 20, 16) in 1 row (new)" in str(error.value)
-    assert not (tmp_path / "out.csv").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.csv", "new.png", "old.png"]
 
 
 def test_the_table_is_never_overwritten(made, tmp_path):

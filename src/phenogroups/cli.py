@@ -1,6 +1,7 @@
 """The command line: thin sentences over the package. Heavy imports wait until a command needs them."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from phenogroups.evaluation.number import Choice
     from phenogroups.methods import Method
     from phenogroups.recipes import Recipe
+
+INCOMPLETE = 3  # exit code: written, but some subjects could not be assigned
+# what a terminal would obey instead of showing it: escape sequences, and marks that turn text around
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 OUT = Console()
 ERR = Console(stderr=True)
@@ -412,7 +417,10 @@ class Check(Who):
 
 @dataclass(frozen=True)
 class Predict:
-    """Assign the subjects of a new table to the subgroups of an earlier run; needs no diagnosis."""
+    """Assign the subjects of a new table to the subgroups of an earlier run; needs no diagnosis.
+
+    A file that cannot be read costs its row only: it is named, the others are assigned, and the exit code is 3.
+    """
 
     run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
     """Folder written by discover."""
@@ -422,26 +430,26 @@ class Predict:
     """Where image paths begin, and which they must not leave."""
     features_file: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Features of the new subjects, if those of the run came from a file."""
-    cache: Annotated[
-        Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: only if memory is too small)")
-    ] = None
-    """Decode images once into a file in this folder and read them from there."""
+    cache: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Decode images once into a file in this folder, for the next model too; without it, they are read as they go."""
     out: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: TABLE with .subgroups.csv)")] = None
     """CSV to write."""
 
-    def run(self) -> None:
-        from phenogroups.discovery import predict_table
+    def run(self) -> int:
+        from phenogroups.prediction import predict_table
 
         table = self.table.resolve() if self.table.is_dir() else self.table  # a folder may be called "."
         out = self.out or table.with_suffix(".subgroups.csv")
-        with counting_bar("reading") as progress:
-            rows = predict_table(
+        with counting_bar("predicting") as progress:
+            found = predict_table(
                 self.run_folder, self.table, out, progress, folder=self.folder, features_file=self.features_file,
-                cache=self.cache,
+                cache=self.cache, note=lambda text: say(text, ERR),
             )  # fmt: skip
-        sizes = ", ".join(f"{letter} {n}" for letter, n in rows["subgroup"].value_counts().sort_index().items())
-        undecided = f"; {rows['undecided'].sum()} undecided" if rows["undecided"].any() else ""
-        say(f"{len(rows)} subjects assigned ({sizes}{undecided}): {out}")
+        say(str(found))
+        if found.broken:
+            more = f", of which {len(found.named)} are named above" if found.broken > len(found.named) else ""
+            say(f"{found.broken} subjects have no subgroup{more}; the column problem says why.", ERR)
+        return INCOMPLETE if found.broken else 0
 
 
 @dataclass(frozen=True)
@@ -512,7 +520,8 @@ def aside(text: str) -> None:
 
 
 def say(text: str, where: Console = OUT) -> None:
-    """As it is: a path or a message is neither markup nor to be broken into lines."""
+    """As it is: a path or a message is neither markup nor to be broken into lines, and moves no cursor."""
+    text = OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
     where.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 from rich.console import Console
+from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from phenogroups.data.cohort import UNKNOWN, Cohort
 from phenogroups.data.study import Study
@@ -114,7 +115,7 @@ def compare(
     if study.known_subgroups < 2:
         note("No subgroups are known where they would be scored: only the diagnosis is compared. Give the truth.")
     cells = plan(study, built, runs)
-    with Cells(folder / CELLS) as store:
+    with Cells(folder / CELLS, check_found) as store:
         before = {cell: store.read(cell, note) for cell in cells}
         done = {cell: found for cell, found in before.items() if found and found["status"] == "finished"}
         strangers = len(store.files() - {cell.file for cell in cells})
@@ -186,6 +187,25 @@ def check_folder(folder: Path) -> None:
             f"Expected a new folder or an earlier comparison to go on with. Received: {folder}, which holds other "
             f"things ({', '.join(strange[:5])}). Choose another folder (--out)."
         )
+
+
+def check_found(found: Found) -> None:
+    """Raise unless this is what a cell finds."""
+    if found.get("status") == "failed" and isinstance(found.get("error"), str):
+        return
+    kinds: dict[str, Any] = {
+        "status": Literal["finished"], "scores": dict[str, float | None], "seconds": float, "caveats": list[str],
+        "peak_memory_mb": float | None, "embedding": list[tuple[int, int]], "subjects": dict[str, int],
+    }  # fmt: skip
+    shown = {"embedding": [], **found}  # earlier versions, and other seeds, have none
+    shown["embedding"] = [tuple(place) for place in shown["embedding"]]
+    try:
+        for name, kind in kinds.items():
+            check_type(shown[name], kind, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
+    except TypeCheckError as error:
+        raise ValueError(str(error)) from error
+    if not {*SCORE_NAMES} <= {*found["scores"]}:
+        raise ValueError("scores are missing")
 
 
 def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float], None]) -> dict[str, Any]:

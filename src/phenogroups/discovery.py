@@ -12,16 +12,15 @@ import pandas as pd
 
 from phenogroups.data.batches import reading_ahead
 from phenogroups.data.cohort import Cohort, subgroup_letter
-from phenogroups.data.layouts import read_layout
-from phenogroups.data.tables import read_covariates, read_inputs, read_table, spec_from_json, subject_names
 from phenogroups.evaluation.confounds import associations, untested, warnings
 from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.profiles import profiles, to_latex
 from phenogroups.evaluation.scores import Scores, score
-from phenogroups.methods import Consensus, Method, Prediction, load, name_of, settings_of
+from phenogroups.methods import Consensus, Method, Prediction, name_of, settings_of
 from phenogroups.methods.base import predict_together
 from phenogroups.methods.consensus import AGREEING
+from phenogroups.prediction import prediction_columns
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page, write_page_of_none
 from phenogroups.training.checkpoint import FORMAT as KEPT_FORMAT
@@ -31,11 +30,10 @@ from phenogroups.training.run import (
     CHOICE,
     FORMAT,
     RECIPE,
-    RunError,
     check_writable,
     new_run_folder,
-    read_recipe,
     versions,
+    write_csv,
     write_model,
     write_whole,
 )
@@ -239,20 +237,6 @@ def subgroup_table(cohort: Cohort, prediction: Prediction, part: str, method: Me
     return pd.DataFrame({"subject": cohort.subject, "part": part, "diagnosis": diagnosis, **columns})
 
 
-def prediction_columns(prediction: Prediction, method: Method) -> dict[str, np.ndarray]:
-    """The surest subgroup by its letter, all probabilities, and how far it is to each subgroup (docs/outputs.md)."""
-    letters = np.array([subgroup_letter(k) for k in range(prediction.subgroup.shape[1])])
-    columns = {"subgroup": letters[prediction.subgroup.argmax(axis=1)]}
-    columns |= {f"p_{letter}": p for letter, p in zip(letters, prediction.subgroup.T, strict=True)}
-    columns |= {"confidence": prediction.confidence, "undecided": prediction.undecided}
-    if prediction.diagnosis is not None:
-        columns["p_patient"] = prediction.diagnosis
-    if method.subgroup_means_ is not None:
-        for letter, mean in zip(letters, method.subgroup_means_, strict=True):
-            columns[f"distance_{letter}"] = np.linalg.norm(prediction.embedding - mean, axis=1)
-    return columns
-
-
 def summary(
     method: Method, train: Cohort, test: Cohort, new: Prediction, scores: Scores, *, chosen: bool = False
 ) -> dict[str, list[str]]:
@@ -326,52 +310,3 @@ def consensus_sentence(method: Consensus, patients: Prediction) -> str:
         f"{(np.asarray(patients.agreement) == 1).sum()} are in the same subgroup in all runs and "
         f"{patients.undecided.sum()} are undecided: fewer than two thirds of the runs agree on theirs."
     )
-
-
-def predict_table(
-    run: str | Path,
-    table: str | Path,
-    out: str | Path,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    folder: str | Path | None = None,
-    features_file: str | Path | None = None,
-    cache: str | Path | None = None,
-) -> pd.DataFrame:
-    """Subgroups of new subjects, read as the run's own table was; also written to `out`.
-
-    `table` may be a folder of images; `folder` is where image paths begin, by default the table's own; `features_file`
-    holds the new subjects' features if those of the run came from a file; `cache` is a folder to decode images into.
-    """
-    if Path(out).resolve() == Path(table).resolve():
-        raise RunError(f"Expected another file to write than the table itself. Received: {out}.")
-    recipe = read_recipe(run)
-    if not recipe.get("table"):
-        raise RunError(
-            f"Expected a run made from a table. Received: {run}, made from arrays. "
-            f"In Python, phenogroups.load({str(run)!r}).predict_subgroup(X) assigns an array X."
-        )
-    method = load(run)
-    spec = spec_from_json(recipe["table"])
-    if (features_file is None) != (spec.features_file is None):
-        came = "columns of the table" if spec.features_file is None else "a file of features (--features-file)"
-        raise RunError(f"Expected inputs from {came}, as in training. Received: the other. Give what the run had.")
-    if Path(table).is_dir():
-        layout = read_layout(table)
-        columns = {"image": spec.image or "image", "subject": spec.subject or "subject"}
-        rows, home = layout.rows.rename(columns=columns), folder or layout.folder
-    else:
-        rows, home = read_table(table), folder or Path(table).parent
-    spec = replace(spec, features_file=None if features_file is None else str(features_file))
-    subject = subject_names(rows, spec)
-    inputs = read_inputs(rows, spec, folder=home, shape=method.input_shape_, cache=cache, progress=progress)
-    covariates = read_covariates(rows, method.covariates, subject) if method.covariates else pd.DataFrame()
-    cohort = Cohort(inputs, np.zeros(len(inputs)), subject, covariates=covariates)  # nobody's diagnosis is looked at
-    found = pd.DataFrame({"subject": subject, **prediction_columns(method.predict_cohort(cohort), method)})
-    write_csv(Path(out), found)
-    return found
-
-
-def write_csv(path: Path, table: pd.DataFrame) -> None:
-    """Nine digits, which tell any two float32 apart."""
-    write_whole(path, table.to_csv(index=False, float_format="%.9g"))

@@ -16,11 +16,12 @@ from phenogroups import cli
 from phenogroups.comparison import compare
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.tables import TableSpec, read_cohort
-from phenogroups.discovery import discover, predict_table
+from phenogroups.discovery import discover
 from phenogroups.methods import METHODS, Consensus, PlainKMeans, build_method, load, settings_of
 from phenogroups.methods.base import Prediction
 from phenogroups.methods.consensus import AGREEING, align
 from phenogroups.methods.kmeans import Means
+from phenogroups.prediction import predict_table
 from phenogroups.training.run import RunError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -287,7 +288,8 @@ def test_a_run_folder_and_what_it_predicts_of_one_new_subject(table, tmp_path):
 
     for place, undecided in ((-3.0, False), (0.0, True)):
         pd.DataFrame({"a": [place], "b": [0.0], "c": [0.0]}).to_csv(tmp_path / "new.csv", index=False)
-        (one,) = predict_table(tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv").to_dict("records")
+        predict_table(tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv")
+        (one,) = pd.read_csv(tmp_path / "out.csv").to_dict("records")
         assert one["undecided"] == undecided
         assert one["confidence"] == max(one["p_A"], one["p_B"])
 

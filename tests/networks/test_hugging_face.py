@@ -140,7 +140,8 @@ def test_code_of_a_model_is_never_run(vit, tmp_path):
     assert type(encoder.model).__name__ == "ViTModel"
     assert "evil" not in json.dumps(from_bytes(encoder.description))
     planted = as_bytes({**from_bytes(encoder.description), "config": config})  # as in a model file of somebody
-    assert "evil" not in str(build_encoder("hf:", (1, 16, 16), None, {"description": planted}).model.config)
+    saved = {**encoder.state_dict(), "description": planted}
+    assert "evil" not in str(build_encoder("hf:", (1, 16, 16), None, saved).model.config)
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "evil"}))
     with pytest.raises(ValueError, match="Expected a vision model"):
         build_encoder(f"hf:{folder}", (1, 16, 16))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from phenogroups.data.cohort import Cohort, CohortError, name_rows
 from phenogroups.data.text import as_bytes, from_bytes
+from phenogroups.data.untrusted import shortened
 
 Column = tuple[str, list[str] | None]  # its name, and its codes if it is one of codes; the first is the reference
 
@@ -25,9 +26,23 @@ class Adjustment:
     center: Tensor  # (regressors,): means of the controls, whose own mean is thus left as it was
     slopes: Tensor  # (regressors, numbers of an input)
 
+    def check(self, names: Sequence[str], numbers: int) -> None:
+        """Raise unless this adjusts inputs of so many numbers for these covariates."""
+        columns = from_bytes(self.columns)
+        for name, codes in columns:
+            if not isinstance(name, str) or not (codes is None or all(isinstance(code, str) for code in codes)):
+                raise ValueError(f"Expected covariates by name and code. Received: {shortened([name, codes])}.")
+        regressors = sum(1 if codes is None else len(codes) - 1 for _, codes in columns)
+        sizes = tuple(self.center.shape), tuple(self.slopes.shape)
+        if [name for name, _ in columns] != list(names) or sizes != ((regressors,), (regressors, numbers)):
+            raise ValueError(f"Expected an adjustment for {', '.join(names)}. Received: another, of sizes {sizes}.")
+
+    def regressors_of(self, cohort: Cohort) -> np.ndarray:
+        return regressors(cohort, from_bytes(self.columns))
+
     def __call__(self, cohort: Cohort) -> np.ndarray:
         """The cohort's inputs, float32, as if all subjects had the covariates of the mean control."""
-        away = regressors(cohort, from_bytes(self.columns)) - self.center.numpy()
+        away = self.regressors_of(cohort) - self.center.numpy()
         adjusted = np.asarray(cohort.inputs).reshape(len(cohort), -1).astype(np.float64)
         # one after the other: a matrix product would round by the number of its rows
         for amount, slope in zip(away.T, self.slopes.numpy(), strict=True):

@@ -100,6 +100,11 @@ def training_batches(
             yield Batch(tuple(seen), diagnosis[index.to(diagnosis.device)], index.to(device))
 
 
+def rows_at_once(shape: tuple[int, ...]) -> int:
+    """How many inputs of this shape a network sees together."""
+    return int(np.clip(NUMBERS_AT_ONCE // np.prod(shape), 1, MOST_ROWS))
+
+
 def read_in_blocks(
     inputs: Inputs, read: Callable[[Tensor], dict[str, Tensor]], device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
@@ -108,7 +113,7 @@ def read_in_blocks(
     Every block has the same number of rows (the last is filled up), because matrix products round differently for
     different shapes: so a subject gets the same bits alone and in company.
     """
-    rows = int(np.clip(NUMBERS_AT_ONCE // np.prod(inputs.shape[1:]), 1, MOST_ROWS))
+    rows = rows_at_once(inputs.shape[1:])
     found: dict[str, Tensor] = {}  # filled in place: parts put together at the end would be there twice
     spans = [slice(first, first + rows) for first in range(0, len(inputs), rows)]
     for span, some in zip(spans, _rows(inputs, iter(spans)), strict=True):

@@ -22,6 +22,7 @@ from phenogroups.data.cohort import CohortError
 from phenogroups.data.decoding import UnreadableInput
 from phenogroups.data.reading import Reading, read_input
 from phenogroups.data.stored import StoredRows
+from phenogroups.data.untrusted import machine_memory
 
 FORMAT = 1  # of the key; raised when decoding changes
 RECORD = np.dtype([("row", "<i8"), ("crc", "<u4")])  # one entry of the journal
@@ -36,11 +37,8 @@ def user_cache() -> Path:
 
 def larger_than_memory(count: int, first: np.ndarray, share: float = 0.5) -> bool:
     """Whether so many inputs like the first would fill more than a share of the machine's memory."""
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows does not say
-        return False
-    return count * first.nbytes > share * memory
+    memory = machine_memory()
+    return memory is not None and count * first.nbytes > share * memory
 
 
 def cached_inputs(

@@ -3,8 +3,8 @@
 Headers are believed only up to a limit, so that a broken or hostile file cannot ask for all memory.
 """
 
+import gzip
 import math
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ VOLUMES = (".nii", ".nii.gz")
 DICOM = (".dcm", ".dicom", ".ima")
 ENDINGS = (*PICTURES, ".npy", *VOLUMES, *DICOM)
 MOST_NUMBERS = 2**28  # in one file: a gigabyte as float32, a volume of 640 voxels a side
+MOST_BYTES = 2**32  # of one file on disk
+MOST_HEADER = 2**24  # bytes before the voxels of a NIfTI file
+DEFLATED = "1.2.840.10008.1.2.1.99"  # DICOM that is compressed as a whole, to any size
 DICOM_REMEDY = "pip install 'phenogroups[dicom]'"
 
 
@@ -34,11 +37,14 @@ class Decoded:
 def decode(path: Path) -> Decoded:
     """The file's content; by its ending, or as DICOM if it has none and says that it is."""
     name = path.name.lower()
-    if not path.is_file():
-        raise UnreadableInput("does not exist")
-    if path.stat().st_size == 0:
-        raise UnreadableInput("is an empty file")
     try:
+        if not path.is_file():
+            raise UnreadableInput("does not exist")
+        size = path.stat().st_size
+        if size == 0:
+            raise UnreadableInput("is an empty file")
+        if size > MOST_BYTES:
+            raise UnreadableInput(f"has {size:,} bytes; at most {MOST_BYTES:,} are read")
         if name.endswith(PICTURES):
             return _decode_picture(path)
         if name.endswith(".npy"):
@@ -62,17 +68,16 @@ def _refuse_huge(shape: tuple[int, ...]) -> None:
 def _decode_picture(path: Path) -> Decoded:
     from PIL import Image
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(path) as image:
-            kind, mode = str(image.format).lower(), image.mode
-            pages = getattr(image, "n_frames", 1)
-            if pages > 1:
-                raise UnreadableInput(f"holds {pages} pages; expected one picture")
-            bits = image.tag_v2.get(258, (0,)) if kind == "tiff" else (0,)  # pyright: ignore[reportAttributeAccessIssue]
-            if mode in ("P", "RGBA", "LA", "CMYK", "YCbCr", "1"):
-                image = image.convert("RGB" if mode in ("P", "RGBA", "CMYK", "YCbCr") else "L")
-            array = np.asarray(image)
+    with Image.open(path, formats=("PNG", "JPEG", "TIFF", "BMP")) as image:  # no decoder that was not asked for
+        kind, mode = str(image.format).lower(), image.mode
+        if image.width * image.height > (Image.MAX_IMAGE_PIXELS or MOST_NUMBERS):
+            raise UnreadableInput(f"announces {image.width} x {image.height} pixels, more than are read")
+        if getattr(image, "is_animated", False):  # pages are not counted: there may be millions
+            raise UnreadableInput("holds several pages; expected one picture")
+        bits = image.tag_v2.get(258, (0,)) if kind == "tiff" else (0,)  # pyright: ignore[reportAttributeAccessIssue]
+        if mode in ("P", "RGBA", "LA", "CMYK", "YCbCr", "1"):
+            image = image.convert("RGB" if mode in ("P", "RGBA", "CMYK", "YCbCr") else "L")
+        array = np.asarray(image)
     if mode == "I" and bits[0] == 16:  # Pillow widens signed numbers; their own type tells their range
         array = array.astype(np.int16)
     return Decoded(array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0), kind)
@@ -88,10 +93,10 @@ def _decode_npy(path: Path) -> np.ndarray:
 
 
 def _decode_nifti(path: Path) -> np.ndarray:
-    import nibabel
+    from nibabel.arrayproxy import ArrayProxy
 
-    volume: Any = nibabel.load(path)  # pyright: ignore[reportPrivateImportUsage]
-    shape = tuple(volume.shape)
+    header = _nifti_header(path)
+    shape = tuple(header.get_data_shape())
     while len(shape) > 3 and shape[-1] == 1:  # one time point
         shape = shape[:-1]
     if len(shape) != 3:
@@ -99,7 +104,25 @@ def _decode_nifti(path: Path) -> np.ndarray:
     if not all(shape):
         raise UnreadableInput(f"holds no voxels: its shape is {shape}")
     _refuse_huge(shape)
-    return np.asarray(volume.get_fdata(dtype=np.float32)).reshape(shape)[None]
+    if not 0 <= header.get_data_offset() <= MOST_HEADER:  # in a compressed file, all before the voxels is unpacked too
+        raise UnreadableInput(f"has its voxels at byte {header.get_data_offset()}; at most {MOST_HEADER:,} may precede")
+    if header.get_data_dtype().kind not in "iuf":
+        raise UnreadableInput(f"holds values of type {header.get_data_dtype()}; expected numbers")
+    return np.asarray(ArrayProxy(str(path), header), dtype=np.float32).reshape(shape)[None]
+
+
+def _nifti_header(path: Path) -> Any:
+    """Without its extensions, whose announced sizes nibabel would believe."""
+    from nibabel.nifti1 import Nifti1Header
+    from nibabel.nifti2 import Nifti2Header
+
+    opened = gzip.open if path.name.lower().endswith(".gz") else open
+    with opened(path, "rb") as file:
+        start = file.read(Nifti2Header.template_dtype.itemsize)
+    for kind, place, magic in ((Nifti1Header, 344, b"n+1\0"), (Nifti2Header, 4, b"n+2\0")):
+        if start[place : place + 4] == magic:
+            return kind(start[: kind.template_dtype.itemsize])
+    raise UnreadableInput("is no NIfTI file: its mark is missing")
 
 
 def says_dicom(path: Path) -> bool:
@@ -114,14 +137,20 @@ def _decode_dicom(path: Path) -> np.ndarray:
     """Rescaled and windowed as the file says: 0 to 1 in its window, or in its own units if it is rescaled without."""
     try:
         import pydicom
+        from pydicom.filereader import read_file_meta_info
         from pydicom.pixels.processing import apply_modality_lut, apply_voi, apply_windowing
     except ImportError:
         raise UnreadableInput(f"is DICOM, which needs pydicom: {DICOM_REMEDY}") from None
+    if getattr(read_file_meta_info(path), "TransferSyntaxUID", "") == DEFLATED:
+        raise UnreadableInput("is DICOM compressed as a whole (deflated), which is not read; save it in another way")
     file = pydicom.dcmread(path)
     if "PixelData" not in file:
         raise UnreadableInput("is DICOM without an image")
     frames, colours = int(file.get("NumberOfFrames", 1) or 1), int(file.SamplesPerPixel)
-    _refuse_huge((frames, int(file.Rows), int(file.Columns), colours))
+    shape = (frames, int(file.Rows), int(file.Columns), colours)
+    _refuse_huge(shape)
+    if len(file.PixelData) > 2 * math.prod(shape) * max(int(file.BitsAllocated) // 8, 1) + MOST_HEADER:
+        raise UnreadableInput(f"holds {len(file.PixelData):,} bytes of image for {' x '.join(map(str, shape))} numbers")
     try:
         array = file.pixel_array
     except (RuntimeError, NotImplementedError) as error:

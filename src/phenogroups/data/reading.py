@@ -1,17 +1,20 @@
 """From one file to one array: how inputs are read, declared once and applied identically at prediction."""
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 
-from phenogroups.data.decoding import PICTURES, VOLUMES, UnreadableInput, decode
+from phenogroups.data.decoding import MOST_NUMBERS, PICTURES, VOLUMES, UnreadableInput, decode
+from phenogroups.data.untrusted import shortened
 
 __all__ = ["PICTURES", "VOLUMES", "Intensity", "Reading", "UnreadableInput", "prepare", "read_input"]
 
 Intensity = Literal["unit", "minmax", "standardise", "imagenet"]
+MOST_CHANNELS = 2**12
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -30,12 +33,15 @@ class Reading:
         for name in ("size", "frame"):
             sides = getattr(self, name)
             if sides is not None and (len(sides) not in (2, 3) or min(sides) < 1):
-                raise ValueError(f"Expected {name} as 2 or 3 sides of at least 1. Received: {sides}.")
-        if self.channels is not None and self.channels < 1:
-            raise ValueError(f"Expected at least 1 channel. Received: {self.channels}.")
+                raise ValueError(f"Expected {name} as 2 or 3 sides of at least 1. Received: {shortened(sides)}.")
+            if sides is not None and prod(sides) > MOST_NUMBERS:
+                raise ValueError(f"Expected {name} of at most {MOST_NUMBERS:,} numbers. Received: {shortened(sides)}.")
+        if self.channels is not None and not 1 <= self.channels <= MOST_CHANNELS:
+            raise ValueError(f"Expected 1 to {MOST_CHANNELS} channels. Received: {self.channels}.")
         if self.intensity not in ("unit", "minmax", "standardise", "imagenet"):
             raise ValueError(
-                f"Expected intensity 'unit', 'minmax', 'standardise' or 'imagenet'. Received: {self.intensity!r}."
+                f"Expected intensity 'unit', 'minmax', 'standardise' or 'imagenet'. "
+                f"Received: {shortened(self.intensity)}."
             )
         if self.intensity == "imagenet" and self.channels not in (None, 3):
             raise ValueError(
@@ -55,12 +61,15 @@ def prepare(array: np.ndarray, reading: Reading) -> np.ndarray:
         raise UnreadableInput(f"holds values of type {array.dtype}; expected numbers")
     if array.size == 0:
         raise UnreadableInput(f"holds no numbers: its shape is {array.shape}")
-    if not np.isfinite(array).all():
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise UnreadableInput(f"holds NaN or infinite values ({(~np.isfinite(array)).sum()} of {array.size})")
     if array.ndim == 3 and 3 in (len(reading.size or ()), len(reading.frame or ())):
         array = array[None]  # a volume was meant, not an image of many channels
     array = _intensity(_to_unit(array), reading.intensity, is_float=array.dtype.kind == "f")
     array = _channels(array, 3 if reading.intensity == "imagenet" else reading.channels)
+    for sides in (reading.size, reading.frame):
+        if sides is not None and len(array) * prod(sides) > MOST_NUMBERS:
+            raise UnreadableInput(f"would be {len(array)} x {sides} numbers; at most {MOST_NUMBERS:,} are made of it")
     array = _frame(_resize(array, reading.size), reading.frame)
     if reading.intensity == "imagenet":  # after padding, so that what is padded is as dark as the darkest pixel
         beside = (3, *[1] * (array.ndim - 1))

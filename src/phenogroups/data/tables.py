@@ -1,11 +1,13 @@
 """From a table of subjects (CSV, TSV, Parquet) to a cohort: one row per subject, every column named explicitly."""
 
+import csv
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from math import prod
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -14,8 +16,12 @@ from phenogroups.data.cache import cached_inputs, larger_than_memory, user_cache
 from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError, name_rows, refuse_repeated
 from phenogroups.data.reading import Reading, UnreadableInput, read_input
 from phenogroups.data.stored import Inputs
+from phenogroups.data.untrusted import check_types, refuse_more_than_memory, shortened
 
 CONTROL_WORDS, PATIENT_WORDS = ("0", "control"), ("1", "patient")
+MOST_TABLE = 2**30  # bytes of a table as text; larger ones keep their numbers in a features file
+MOST_COLUMNS, MOST_CELL, MOST_NAME = 2**16, 2**16, 2**10  # columns of a table; letters of a cell, of a name
+MOST_FEATURES = 2**20  # columns of a Parquet file
 MISSING = ("", "n/a", "na", "nan")  # n/a: as BIDS writes it
 NAMING = ("subject", "name", "id", "participant_id")  # columns of a features file that say whose its rows are
 
@@ -42,7 +48,10 @@ def spec_from_json(stored: Mapping[str, Any]) -> TableSpec:
     """What `dataclasses.asdict` made of a spec, after a way through JSON; what an older version lacked is as it was."""
     try:
         reading = Reading(**_known(stored["reading"], Reading))
-        return TableSpec(**{**_known(stored, TableSpec), "reading": reading})
+        spec = TableSpec(**{**_known(stored, TableSpec), "reading": reading})
+        check_types(reading)
+        check_types(spec)
+        return spec
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise CohortError(f"Expected a recipe that says how its table is read. Received: {error}.") from error
 
@@ -52,7 +61,7 @@ def _known(stored: Mapping[str, Any], kind: type) -> dict[str, Any]:
     names = {f.name for f in fields(kind)}
     strange = [name for name, value in stored.items() if name not in names and value not in (None, "", [], False)]
     if strange:
-        raise ValueError(f"{', '.join(strange)}, which this version does not know; use the version that wrote it")
+        raise ValueError(f"{shortened(strange)}, which this version does not know; use the version that wrote it")
     return {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items() if name in names}
 
 
@@ -68,22 +77,45 @@ def read_table(table: str | Path | pd.DataFrame) -> pd.DataFrame:
     if path.suffix.lower() == ".parquet":
         return read_table(read_parquet(path))
     try:
-        rows = pd.read_csv(
-            path, sep=_separator(path), dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False
-        )
-    except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
+        separator = _separator(path)
+        with warnings.catch_warnings(record=True) as lost:
+            warnings.simplefilter("always", pd.errors.ParserWarning)
+            rows = pd.read_csv(
+                path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False,
+                compression=None,
+            )  # fmt: skip
+        if any(issubclass(one.category, pd.errors.ParserWarning) for one in lost):
+            _refuse_lost_cells(path, separator, rows.shape[1])
+    except (ValueError, OSError, OverflowError, MemoryError, csv.Error) as error:  # pandas' own are ValueErrors
         raise CohortError(f"Expected a CSV or TSV table in UTF-8. Received: {path}, unreadable ({error}).") from error
     if rows.empty:
         raise CohortError(f"Expected at least one subject. Received: {path} without rows.")
+    if any(column.str.len().max() > MOST_CELL for _, column in rows.items()):
+        raise CohortError(f"Expected cells of at most {MOST_CELL:,} letters. Received: a longer one in {path}.")
     return rows
 
 
+def _refuse_lost_cells(path: Path, separator: str, columns: int) -> None:
+    """Where rows are longer than the header: only separators may follow."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        for row in csv.reader(file, delimiter=separator):
+            if any(row[columns:]):
+                raise ValueError(f"{len(row)} cells under {columns} names in the row of {row[0]!r}")
+
+
 def _separator(path: Path) -> str:
-    if path.suffix.lower() in (".tsv", ".tab"):
-        return "\t"
+    """By the header, which also tells whether the table can be a table."""
+    size = path.stat().st_size
+    if size > MOST_TABLE:
+        raise ValueError(f"{size:,} bytes, of at most {MOST_TABLE:,}; numbers may lie in a file (--features-file)")
+    is_tab = path.suffix.lower() in (".tsv", ".tab")
     with path.open(encoding="utf-8-sig") as file:
-        header = file.readline()
-    return ";" if ";" in header and "," not in header else ","  # as spreadsheets write where the comma is decimal
+        header = file.readline(MOST_COLUMNS * 2**8)  # letters, not lines: there may be no second line
+    # a semicolon as spreadsheets write where the comma is decimal
+    separator = "\t" if is_tab else ";" if ";" in header and "," not in header else ","
+    if header.count(separator) >= MOST_COLUMNS or len(header) >= MOST_COLUMNS * 2**8:
+        raise ValueError(f"more than {MOST_COLUMNS:,} columns; numbers may lie in a file (--features-file)")
+    return separator
 
 
 def read_parquet(path: Path) -> pd.DataFrame:
@@ -94,12 +126,41 @@ def read_parquet(path: Path) -> pd.DataFrame:
             f"Expected pyarrow to read {path}. Received: none installed. pip install 'phenogroups[parquet]'"
         ) from None
     try:
-        rows = pd.read_parquet(path, engine="pyarrow")
-    except (ValueError, OSError) as error:  # pyarrow's own errors are these
+        rows = _parquet_frame(path)
+    except Exception as error:  # pyarrow has an error of each kind
         raise CohortError(f"Expected a Parquet file. Received: {path}, unreadable ({error}).") from error
     if rows.empty:
         raise CohortError(f"Expected at least one row. Received: {path} without.")
-    return rows.reset_index(drop=rows.index.name is None)  # an index without a name is row numbers
+    return rows
+
+
+def _parquet_frame(path: Path) -> pd.DataFrame:
+    """Words are read as codes: a page of one word may stand for a million rows of it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        said, schema = file.metadata, file.schema_arrow
+        if len(schema) > MOST_FEATURES or any(pa.types.is_nested(kind) for kind in schema.types):
+            raise ValueError(f"expected at most {MOST_FEATURES:,} columns of numbers or words")
+        refuse_more_than_memory(said.num_rows * len(schema) * 8, f"{said.num_rows:,} rows x {len(schema)} columns")
+        words = [field.name for field in schema if _is_text(field.type)]
+    table = pq.read_table(path, read_dictionary=words, use_threads=False, memory_map=False)
+    for column in table.columns:
+        for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
+            longest = max((len(word or "") for word in chunk.dictionary.to_pylist()), default=0)
+            if longest > MOST_CELL:
+                raise ValueError(f"a cell of {longest:,} letters, of at most {MOST_CELL:,}")
+            refuse_more_than_memory(longest * len(chunk), "its text")
+    # what pandas left in the file is not asked: an index without a name is row numbers
+    rows = table.to_pandas(ignore_metadata=True)
+    return rows.drop(columns=[column for column in rows.columns if str(column).startswith("__index_level_")])
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
 
 
 def read_cohort(
@@ -122,7 +183,7 @@ def read_cohort(
     refuse_repeated(subject)
     diagnosis = map_diagnosis(rows[spec.diagnosis], spec, subject)
     truth, truth_names = (None, ()) if spec.truth is None else map_truth(rows[spec.truth], diagnosis)
-    group = rows[spec.group].to_numpy(dtype=str) if spec.group else subject
+    group = names_of(rows[spec.group]) if spec.group else subject
     part = None if spec.split is None else part_of(rows[spec.split], group)
     covariates = typed_covariates(rows[list(spec.covariates)], subject)
     inputs = read_inputs(table, resolve_features(rows, spec), folder=folder, cache=cache, progress=progress)
@@ -200,8 +261,12 @@ class ImagePath:
         if self.home is None:
             return Path(self.cell)
         path = self.home / self.cell
-        # by its name or by where links lead: a folder of links is its owner's word
-        if not any(whole(path).is_relative_to(whole(self.home)) for whole in (_by_name, Path.resolve)):
+        try:
+            # by its name or by where links lead: a folder of links is its owner's word
+            is_inside = any(whole(path).is_relative_to(whole(self.home)) for whole in (_by_name, Path.resolve))
+        except (ValueError, OSError, RuntimeError) as error:  # no letter of a path, too long, links in a circle
+            raise UnreadableInput(f"is no path ({error})") from error
+        if not is_inside:
             raise UnreadableInput(f"leads out of the folder {self.home}; move it there, or name its folder (--folder)")
         return path
 
@@ -219,8 +284,12 @@ def home_of(table: str | Path | pd.DataFrame, folder: str | Path | None) -> Path
 
 
 def image_paths(rows: pd.DataFrame, spec: TableSpec, home: Path | None) -> list[ImagePath]:
+    return [ImagePath(cell, home) for cell in image_cells(rows, spec)]
+
+
+def image_cells(rows: pd.DataFrame, spec: TableSpec) -> list[str]:
     _require_columns(rows, [str(spec.image)])
-    return [ImagePath(cell.strip(), home) for cell in rows[spec.image]]
+    return [cell.strip() for cell in rows[spec.image]]
 
 
 def refuse_broken(broken: list[tuple[int, str]], subject: np.ndarray, paths: list[ImagePath]) -> None:
@@ -242,16 +311,17 @@ def read_features_file(path: Path, subject: np.ndarray, *, named: bool) -> np.nd
     kind = path.suffix.lower()
     try:
         if kind == ".npy":
-            values, names = np.load(path, allow_pickle=False, mmap_mode="r"), None
+            values, names = np.load(path, allow_pickle=False, mmap_mode="r"), None  # the header only
+            refuse_more_than_memory(values.size * 8, "its numbers")
         elif kind == ".npz":
             values, names = _read_npz(path)
         elif kind == ".parquet":
             values, names = _split_names(read_parquet(path))
         else:
             raise CohortError(f"Expected features in .npy, .npz or .parquet. Received: {path}.")
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        if isinstance(error, CohortError):
-            raise
+    except CohortError:
+        raise
+    except Exception as error:  # an archive can be broken in many ways
         raise CohortError(f"Expected a readable file of features. Received: {path} ({error}).") from error
     if values.ndim != 2 or values.dtype.kind not in "biuf":
         raise CohortError(f"Expected numbers (rows, features) in {path}. Received: {values.dtype} {values.shape}.")
@@ -282,6 +352,9 @@ def read_features_file(path: Path, subject: np.ndarray, *, named: bool) -> np.nd
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     with np.load(path, allow_pickle=False) as stored:
+        for member in stored.zip.infolist():  # pyright: ignore[reportOptionalMemberAccess]
+            with stored.zip.open(member) as file:  # pyright: ignore[reportOptionalMemberAccess]
+                _refuse_long_array(file)
         naming = [key for key in stored.files if key.lower() in NAMING]
         others = [key for key in stored.files if key not in naming]
         if len(others) != 1:
@@ -290,6 +363,14 @@ def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
                 f"Received: {', '.join(stored.files)}."
             )
         return stored[others[0]], stored[naming[0]] if naming else None
+
+
+def _refuse_long_array(file: Any) -> None:
+    """By the header of a packed array, before it is unpacked."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    refuse_more_than_memory(prod(shape) * dtype.itemsize, f"an array of shape {shape}")
 
 
 def _split_names(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray | None]:
@@ -327,7 +408,18 @@ def subject_names(rows: pd.DataFrame, spec: TableSpec) -> np.ndarray:
     if spec.subject is None:
         return np.array([f"row{number + 1}" for number in range(len(rows))])
     _require_columns(rows, [spec.subject])
-    return rows[spec.subject].to_numpy(dtype=str)
+    return names_of(rows[spec.subject])
+
+
+def names_of(column: pd.Series) -> np.ndarray:
+    """(rows,): as NumPy keeps words, which takes as much of every row as the longest needs."""
+    longest = column.str.len().max()
+    if longest > MOST_NAME:
+        raise CohortError(
+            f"Expected names of at most {MOST_NAME:,} letters in column {column.name!r}. Received: {longest:,}. "
+            "Shorten them."
+        )
+    return column.to_numpy(dtype=str)
 
 
 def map_diagnosis(column: pd.Series, spec: TableSpec, subject: np.ndarray) -> np.ndarray:
@@ -359,7 +451,7 @@ def map_diagnosis(column: pd.Series, spec: TableSpec, subject: np.ndarray) -> np
 
 def map_truth(column: pd.Series, diagnosis: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     """(rows,): known subgroup of each patient, -1 where none is known; and what the subgroups are called."""
-    words = column.str.strip().to_numpy(dtype=str)
+    words = names_of(column.str.strip())
     names = tuple(sorted({word for word, ill in zip(words, diagnosis, strict=True) if ill == PATIENT and word}))
     code = {name: k for k, name in enumerate(names)}
     return np.array([code.get(word, UNKNOWN) for word in words]), names

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from phenogroups.data.untrusted import MOST_TEXT, parse_json
+
 
 def as_bytes(content: Any) -> Tensor:
     """(bytes,), uint8: the content as JSON."""
@@ -13,4 +15,6 @@ def as_bytes(content: Any) -> Tensor:
 
 
 def from_bytes(tensor: Tensor) -> Any:
-    return json.loads(bytes(tensor.tolist()))
+    if tensor.dtype != torch.uint8 or tensor.ndim != 1 or len(tensor) > MOST_TEXT:
+        raise ValueError(f"Expected text as bytes in a row. Received: {tensor.dtype} of shape {tuple(tensor.shape)}.")
+    return parse_json(tensor.numpy(force=True).tobytes())

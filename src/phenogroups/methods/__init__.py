@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from phenogroups.data.augment import Augmentation
+from phenogroups.data.untrusted import check_types, shortened
 from phenogroups.methods.autoencoder import Autoencoder
-from phenogroups.methods.base import DeepMethod, Method, Prediction
+from phenogroups.methods.base import MEANS, DeepMethod, Method, Prediction
 from phenogroups.methods.byol import BYOL
 from phenogroups.methods.classifier import Classifier
 from phenogroups.methods.consensus import Consensus
@@ -104,11 +107,12 @@ __all__ = [
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     """A method by its name, with settings that override its defaults; says which names there are."""
     if name not in METHODS:
-        raise ValueError(f"Expected a method among {', '.join(METHODS)}. Received: {name!r}.")
+        raise ValueError(f"Expected a method among {', '.join(METHODS)}. Received: {shortened(name)}.")
     known = [f.name for f in fields(METHODS[name]())]
     strange = [key for key in settings if key not in known]
     if strange:
-        raise ValueError(f"Expected settings of {name} among {', '.join(known)}. Received: {', '.join(strange)}.")
+        listed = ", ".join(shortened(key, quoted=False) for key in strange[:5])
+        raise ValueError(f"Expected settings of {name} among {', '.join(known)}. Received: {listed}.")
     # `settings` are those of the runs of a consensus, which come through this door themselves
     given = {key: value if key == "settings" else _from_json(value) for key, value in settings.items()}
     method = METHODS[name](**given)
@@ -135,11 +139,23 @@ def name_of(method: Method) -> str:
 def load(folder: str | Path) -> Method:
     """The fitted method of a run folder, ready to predict."""
     recipe = read_recipe(folder)
-    tensors = read_tensors(folder, recipe)
     try:
-        return build_method(recipe["method"], recipe["settings"]).restore(tuple(recipe["input_shape"]), tensors)
-    except (TypeError, ValueError, RuntimeError, KeyError, AttributeError) as error:
-        raise RunError(f"Expected recipe and model of {folder} to fit together. Received: {error}") from error
+        method = build_method(recipe["method"], recipe["settings"])  # before the larger file is read
+        tensors = read_tensors(folder, recipe)
+        _refuse_broken(tensors)
+        return method.restore(tuple(recipe["input_shape"]), tensors)
+    except RunError:
+        raise
+    except Exception as error:  # libraries raise whatever they like on a stranger's sizes and names
+        said = shortened(error, quoted=False, most=2000)
+        raise RunError(f"Expected recipe and model of {folder} to fit together. Received: {said}") from error
+
+
+def _refuse_broken(tensors: Mapping[str, Tensor]) -> None:
+    """A NaN would put everybody into the first subgroup without a word; only an empty subgroup has no mean."""
+    for name, tensor in tensors.items():
+        if name != MEANS and tensor.is_floating_point() and torch.isnan(tensor).any():
+            raise ValueError(f"Expected numbers in {name}. Received: NaN.")
 
 
 def _to_json(value: Any) -> Any:
@@ -154,5 +170,8 @@ def _from_json(value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
     strange = [key for key in value if key not in {f.name for f in fields(Augmentation)}]
     if strange:
-        raise ValueError(f"Expected an augmentation's settings. Received: {', '.join(strange)}.")
-    return Augmentation(**value)
+        listed = ", ".join(shortened(key, quoted=False) for key in strange[:5])
+        raise ValueError(f"Expected an augmentation's settings. Received: {listed}.")
+    augmentation = Augmentation(**value)
+    check_types(augmentation)
+    return augmentation

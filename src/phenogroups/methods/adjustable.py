@@ -1,6 +1,7 @@
 """Methods without a network whose inputs may first be adjusted for covariates, such as age, sex and site."""
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +21,10 @@ class Adjustable(WithoutNetwork):
     @property
     def covariates(self) -> tuple[str, ...]:
         return tuple(map(column_name, self.adjust))
+
+    def check_covariates(self, who: Cohort) -> None:
+        if self.adjust:
+            self.adjustment_.regressors_of(who)
 
     def rules(self) -> dict[str, Any]:
         """The settings of what follows the adjustment."""
@@ -49,4 +54,5 @@ class Adjustable(WithoutNetwork):
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         if self.adjust:
             self.adjustment_ = Adjustment(**under("adjustment.", tensors))
+            self.adjustment_.check(self.covariates, prod(self.input_shape_))
         super()._restore({name: value for name, value in tensors.items() if not name.startswith("adjustment.")})

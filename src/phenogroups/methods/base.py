@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Self, get_type_hints
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -12,13 +12,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
-from typeguard import TypeCheckError, check_type
 
 from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.stored import Inputs
+from phenogroups.data.untrusted import check_types
 from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_encoder, has_weights
 from phenogroups.networks.network import Network
 from phenogroups.training.checkpoint import Checkpoint, under
@@ -32,6 +32,7 @@ LEAST = {  # of settings that count
 DECIDED = 2 / 3  # share of several runs that must put a subject into the same subgroup
 
 MEANS = "subgroup_means"  # name of that tensor in a model file
+BY_SUBGROUP = ("centroids", "means", "log_sizes", "log_heights", "phi")  # beliefs that have a row for each subgroup
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,9 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         """What must be known of a subject beside its input."""
         return ()
 
+    def check_covariates(self, who: Cohort) -> None:
+        """Raise where these subjects lack what must be known of them; their inputs are not looked at."""
+
     def caveats(self) -> list[str]:
         """What a reader must know before believing the subgroups, in plain sentences; none is good news."""
         return []
@@ -159,6 +163,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         self._accept(input_shape)
         self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None  # earlier versions wrote none
         self._restore({name: value for name, value in tensors.items() if name != MEANS})
+        self._check_sizes(self.blank())
         return self
 
     def state(self) -> dict[str, Tensor]:
@@ -167,16 +172,10 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def check_settings(self) -> None:
         """Raise where a setting is not of its declared type, before anything is read or trained."""
-        hints = get_type_hints(type(self))
+        check_types(self)
         for f in fields(self):
             value = getattr(self, f.name)
-            plain = value.item() if isinstance(value, np.generic) else value
-            try:
-                check_type(plain, hints[f.name])
-            except TypeCheckError:
-                kind = hints[f.name].__name__ if isinstance(hints[f.name], type) else str(hints[f.name])
-                raise ValueError(f"Expected {f.name} as {kind}. Received: {value!r}.") from None
-            if f.name in LEAST and plain is not None and plain < LEAST[f.name]:
+            if f.name in LEAST and value is not None and value < LEAST[f.name]:
                 raise ValueError(f"Expected {f.name} of at least {LEAST[f.name]}. Received: {value!r}.")
 
     # what a method supplies
@@ -186,6 +185,10 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         raise NotImplementedError(f"{type(self).__name__} must say how it is restored.")
+
+    def blank(self) -> dict[str, Tensor]:
+        """Fields of a Prediction of one blank subject, without a look at inputs: whether what was restored fits."""
+        raise NotImplementedError(f"{type(self).__name__} must say what it makes of a blank subject.")
 
     def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} must say how it is fitted.")
@@ -203,6 +206,25 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.input_shape_ = tuple(input_shape)
         if len(self.input_shape_) == 1:
             self.n_features_in_ = self.input_shape_[0]
+
+    def _check_sizes(self, blank: dict[str, Tensor]) -> None:
+        """Raise where a restored model does not speak of as many subgroups as its settings do."""
+        by_subgroup = (1, self.n_subgroups)
+        expected = {"subgroup": by_subgroup, "by_centroid": by_subgroup, "experts": by_subgroup, "diagnosis": (1,)}
+        expected["embedding"] = (1, blank["embedding"].shape[-1])
+        sizes = {name: tuple(values.shape) for name, values in blank.items()}
+        if self.subgroup_means_ is not None:
+            expected[MEANS] = (self.n_subgroups, blank["embedding"].shape[-1])
+            sizes[MEANS] = self.subgroup_means_.shape
+        for name, size in sizes.items():
+            if size != expected[name]:
+                raise ValueError(f"Expected {name} of shape {expected[name]}. Received: {size}.")
+        beliefs = vars(self.beliefs_) if hasattr(self, "beliefs_") else {}
+        for name, values in beliefs.items():
+            if name in BY_SUBGROUP and (values.ndim == 0 or len(values) != self.n_subgroups):
+                raise ValueError(f"Expected {name} of {self.n_subgroups} subgroups. Received: {tuple(values.shape)}.")
+        if not all(values.is_floating_point() for values in blank.values()):
+            raise ValueError("Expected tensors of floating numbers. Received: others.")
 
     def _training_cohort(self, X: Any, y: Any) -> Cohort:
         if isinstance(X, Cohort):
@@ -375,13 +397,41 @@ class DeepMethod(Method):
         return {**{f"network.{name}": value for name, value in self.network_.state_dict().items()}, **beliefs}
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
-        network = self.build(self.input_shape_, saved=under("network.encoder.", tensors))
-        network.load_state_dict(under("network.", tensors))
+        saved, of_encoder = under("network.", tensors), under("network.encoder.", tensors)
+        with torch.device("meta"):  # without memory: what the recipe asks for may be larger than what the file holds
+            require_tensors(self.build(self.input_shape_, saved=of_encoder).state_dict(), saved)
+        network = self.build(self.input_shape_, saved=of_encoder)
+        network.load_state_dict(saved)
         self.network_ = network.eval()
         known = under("beliefs.", tensors)
         if "q" in {f.name for f in fields(self.beliefs_type)}:
             known["q"] = torch.empty(0, self.n_subgroups)
         self.beliefs_ = self.beliefs_type(**known)
+
+    def blank(self) -> dict[str, Tensor]:
+        encoder: Any = self.encoder_of(self.network_)
+        z = torch.zeros(1, encoder.dim)
+        with torch.no_grad():
+            return {"embedding": z, **self.read(self.network_, z, self.beliefs_)}
+
+
+def require_tensors(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    """Raise unless the tensors given are those expected, by name, shape and type."""
+    missing, strange = (
+        [name for name in expected if name not in given],
+        [name for name in given if name not in expected],
+    )
+    if missing or strange:
+        raise ValueError(
+            f"Expected the {len(expected)} tensors of the network. Received: {len(missing)} missing "
+            f"({', '.join(missing[:3])}), {len(strange)} others ({', '.join(strange[:3])})."
+        )
+    for name, like in expected.items():
+        if given[name].shape != like.shape or given[name].dtype != like.dtype:
+            raise ValueError(
+                f"Expected {name} of shape {tuple(like.shape)}, {like.dtype}. Received: a size mismatch, "
+                f"{tuple(given[name].shape)}, {given[name].dtype}."
+            )
 
 
 def means_of(embedding: np.ndarray, labels: np.ndarray, n_subgroups: int, sums: Sums = ALONE) -> np.ndarray:

@@ -49,6 +49,9 @@ class Consensus(Method):
     def covariates(self) -> tuple[str, ...]:
         return self.run(0).covariates
 
+    def check_covariates(self, who: Cohort) -> None:
+        self.runs_[0].check_covariates(who)
+
     @property
     def passes(self) -> int:
         """Epochs of all runs together, as progress counts them; a run without epochs is one."""
@@ -172,9 +175,15 @@ class Consensus(Method):
         if self.order_.shape != (self.runs, self.n_subgroups):
             raise ValueError(
                 f"Expected {self.runs} runs of {self.n_subgroups} subgroups. Received a model of "
-                f"{self.order_.shape[0]} runs of {self.order_.shape[1]}."
+                f"shape {self.order_.shape}."
             )
+        is_order = (np.sort(self.order_, axis=1) == np.arange(self.n_subgroups)).all()
+        if not is_order or self.agreement_.shape != (self.runs,) or self.best_ not in range(self.runs):
+            raise ValueError(f"Expected an order of subgroups for each of {self.runs} runs. Received: none.")
         self.runs_ = [self.run(i).restore(self.input_shape_, under(f"run{i}.", tensors)) for i in range(self.runs)]
+
+    def blank(self) -> dict[str, Tensor]:
+        return self.best_run_.blank()
 
 
 def align(labels: np.ndarray, consensus: np.ndarray, n_subgroups: int) -> np.ndarray:

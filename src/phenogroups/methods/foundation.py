@@ -14,7 +14,7 @@ from phenogroups.clustering.linear import logistic_hyperplane
 from phenogroups.clustering.space import Scaler
 from phenogroups.data.cohort import Cohort
 from phenogroups.methods.afterwards import CentroidsAndHyperplane, centroids_of
-from phenogroups.methods.base import Prediction
+from phenogroups.methods.base import Prediction, require_tensors
 from phenogroups.methods.without_network import WithoutNetwork
 from phenogroups.networks.encoders import Encoder, build_encoder, default_encoder, has_weights
 from phenogroups.training.checkpoint import Checkpoint, under
@@ -89,7 +89,13 @@ class Foundation(WithoutNetwork):
         saved = under("encoder.", tensors)
         self.encoder_ = None
         if saved:
-            encoder = build_encoder(self._name(self.input_shape_), self.input_shape_, None, saved)
+            name = self._name(self.input_shape_)
+            with torch.device("meta"):
+                require_tensors(build_encoder(name, self.input_shape_, None, saved).state_dict(), saved)
+            encoder = build_encoder(name, self.input_shape_, None, saved)
             encoder.load_state_dict(saved)
             self.encoder_ = encoder.freeze()
         super()._restore({name: value for name, value in tensors.items() if not name.startswith("encoder.")})
+
+    def blank(self) -> dict[str, Tensor]:
+        return super().blank() if self.encoder_ is None else self._said_of(torch.zeros(1, self.encoder_.dim))

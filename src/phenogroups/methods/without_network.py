@@ -1,9 +1,11 @@
 """Methods that take inputs as they are, pixels or features, and hold one E-step."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from phenogroups.data.batches import read_in_blocks
@@ -38,3 +40,13 @@ class WithoutNetwork(Method):
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         self.beliefs_ = self.beliefs_type(**tensors)
+
+    def blank(self) -> dict[str, Tensor]:
+        numbers, held = prod(self.input_shape_), max(tensor.numel() for tensor in vars(self.beliefs_).values())
+        if numbers > held:  # said before so many numbers are made
+            raise ValueError(f"Expected a model of inputs of shape {self.input_shape_}. Received: {held} numbers.")
+        return self._said_of(torch.zeros(1, numbers))
+
+    def _said_of(self, vectors: Tensor) -> dict[str, Tensor]:
+        with torch.no_grad():
+            return self.read(vectors, self.beliefs_)

@@ -14,13 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phenogroups.data.text import as_bytes, from_bytes
+from phenogroups.data.untrusted import shortened
 from phenogroups.networks.encoders import HUGGING_FACE, Encoder, Shape
 
 # a masked autoencoder hides patches from itself at random: its encoder is a plain ViT by the same names
 UNMASKED = {"vit_mae": "vit"}
-# what could make a stored configuration fetch or run code that is not the library's
-UNWANTED = ("auto_map", "attn_implementation", "_attn_implementation", "quantization_config", "_name_or_path")
-DEFAULT_SIDE = 224
+# parts of names: what could make a stored configuration fetch or run code that is not the library's
+UNWANTED = ("auto_map", "implementation", "quantization", "kernel_config", "_name_or_path", "_commit_hash")
+ELSEWHERE = (
+    "backbone",
+    "timm",
+)  # of models whose parts come from other libraries, or from the hub while they are built
+COUNTING = ("layer", "depth", "block", "stage")  # parts of names of settings that repeat parts of a network
+DEFAULT_SIDE, MOST_SIDE, MOST_WIDE = 224, 2048, 2**20
 
 
 class HuggingFaceEncoder(Encoder):
@@ -91,7 +97,11 @@ def hugging_face(name: str, shape: Shape) -> HuggingFaceEncoder:
 def from_description(name: str, shape: Shape, saved: Mapping[str, Tensor]) -> HuggingFaceEncoder:
     """The architecture that a model file describes, its weights still to be filled in; nothing is looked up."""
     described = from_bytes(saved["description"])
+    sides = described["size"]
+    if len(sides) != 2 or not all(isinstance(side, int) and 0 < side <= MOST_SIDE for side in sides):
+        raise ValueError(f"Expected images of at most {MOST_SIDE} pixels a side. Received: {shortened(sides)}.")
     transformers = _library()
+    _refuse_huge(described["config"], len(saved))
     config = _rebuilt(transformers, _plain(described["config"]))
     model = transformers.AutoModel.from_config(config, trust_remote_code=False, dtype=torch.float32)
     return _checked(HuggingFaceEncoder(model, described), name, shape)
@@ -117,11 +127,27 @@ def _of_vision(config: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(config: Any) -> Any:
     if isinstance(config, dict):
-        return {key: _plain(value) for key, value in config.items() if key not in UNWANTED}
+        return {key: _plain(value) for key, value in config.items() if not any(word in str(key) for word in UNWANTED)}
     return config
 
 
+def _refuse_huge(config: Mapping[str, Any], most: int, *, counting: bool = False) -> None:
+    """No more layers than there are tensors: every layer has one."""
+    for key, value in config.items() if isinstance(config, Mapping) else [("", one) for one in config]:
+        counts = counting or any(word in str(key) for word in COUNTING)
+        if isinstance(value, Mapping | list):
+            _refuse_huge(value, most, counting=counts)  # pyright: ignore[reportArgumentType]
+        elif isinstance(value, int) and abs(value) > (most if counts else MOST_WIDE):
+            raise ValueError(f"Expected a model of {most} tensors. Received: {key or 'a part'} of {value}.")
+
+
 def _rebuilt(transformers: Any, config: dict[str, Any]) -> Any:
+    elsewhere = [key for key, value in config.items() if value and any(word in str(key) for word in ELSEWHERE)]
+    if elsewhere or any(word in str(config.get("model_type")) for word in ELSEWHERE):
+        raise ValueError(
+            f"Expected a model that is whole by itself. Received: {config.get('model_type')!r} with "
+            f"{', '.join(elsewhere) or 'parts of another library'}. Choose another."
+        )
     rest = {key: value for key, value in config.items() if key not in ("model_type", "transformers_version")}
     return transformers.AutoConfig.for_model(config["model_type"], **rest)
 

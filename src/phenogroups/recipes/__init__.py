@@ -14,6 +14,7 @@ from phenogroups.data.layouts import open_table
 from phenogroups.data.reading import Reading
 from phenogroups.data.selection import Selection
 from phenogroups.data.tables import TableSpec, read_cohort
+from phenogroups.data.untrusted import check_types, read_limited, refuse_strange, shortened
 from phenogroups.methods import METHODS, Method, build_method
 
 FOLDER = Path(__file__).parent
@@ -66,13 +67,16 @@ def recipe(name: str | Path) -> Recipe:
             f"Expected a recipe among {', '.join(RECIPES)}, or the path of a TOML file. Received: {str(name)!r}."
         )
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"Expected a recipe in TOML. Received: {path}, unreadable ({error}).") from error
+        told = tomllib.loads(read_limited(path).decode())
+        refuse_strange(told)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"Expected a recipe in TOML. Received: {path}, unreadable ({shortened(error, quoted=False)})."
+        ) from error
     try:
         return _checked(told, path.stem)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: {error}") from error
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{path}: {shortened(error, quoted=False, most=2000)}") from error
 
 
 def _checked(told: dict[str, Any], name: str) -> Recipe:
@@ -93,7 +97,9 @@ def _checked(told: dict[str, Any], name: str) -> Recipe:
     found = Recipe(**{**told, "rows": Selection(**told["rows"]), "name": name})
     if not isinstance(found.held_out, float) or not 0 < found.held_out < 1:
         raise ValueError(f"Expected held_out as a share between 0 and 1. Received: {found.held_out!r}.")
-    Reading(**found.reading)
+    check_types(found)
+    for part in (found.rows, found.spec(TableSpec(), {}, {}), Reading(**found.reading)):
+        check_types(part)
     found.build()
     return found
 

@@ -6,6 +6,7 @@ Every number has a reader: rows are those of subgroups.csv, arrays are as small 
 import importlib
 import importlib.util
 import json
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,16 +15,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from PIL import Image
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 from sklearn.decomposition import PCA
 
 from phenogroups.clustering.matching import match_labels
 from phenogroups.data.batches import NUMBERS_AT_ONCE
 from phenogroups.data.cohort import UNKNOWN, Cohort
+from phenogroups.data.untrusted import check_types, parse_json, read_limited
 from phenogroups.methods.base import Method, Prediction, means_of
 from phenogroups.report.saliency import REFERENCES, saliency, some_patients
-from phenogroups.training.run import MATERIAL, RunError, write_whole
+from phenogroups.training.run import MATERIAL, RunError, member, write_whole
 
 SHOWN = 3000  # subjects in the interactive picture
 AVERAGED = 2000  # patients whose mean image is taken, at most
@@ -31,6 +32,18 @@ NEIGHBOURS = 3000  # training subjects that UMAP learns from
 THUMBNAIL, PICTURE = 48, 160  # pixels of the longer side: under the pointer, on a card
 EXEMPLARS, BORDERLINE, MAPPED = 6, 3, 3  # on a card; saliency is shown for the first exemplars
 COVARIATES, FEATURES = 12, 12  # shown at most
+MOST_MATERIAL, MOST_SUBGROUPS = 2**28, 200  # bytes and subgroups that a page is made of
+# of each array: kinds of numbers; sizes, where equal letters are equal and what follows an ellipsis is free
+ARRAYS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "shown": ("iu", ("n",)), "truth": ("iu", ("n",)), "points": ("f", ("n", 3)), "share": ("f", (3,)),
+    "confusion": ("iu", ("k", "t")), "umap": ("f", ("n", 2)), "thumbnails": ("u", ("n", ...)),
+    "gallery": ("iu", ("g",)), "gallery_subgroup": ("iu", ("g",)), "gallery_borderline": ("b", ("g",)),
+    "pictures": ("u", ("g", ...)), "mapped": ("iu", ("m",)), "maps": ("f", ("m", ...)), "mean_maps": ("f", ("k", ...)),
+    "difference": ("f", ("k", ...)), "bars": ("f", ("n", "f")), "gallery_bars": ("f", ("g", "f")),
+    "mean_bars": ("f", ("k", "f")), "film": ("f", ("frames", "filmed", 2)), "film_epochs": ("iu", ("frames",)),
+    "film_ratio": ("f", ("frames",)), "film_subgroup": ("iu", ("filmed",)),
+}  # fmt: skip
+MAY_BE_NAN = ("film_ratio",)  # where there are no controls
 
 
 @dataclass(frozen=True)
@@ -98,24 +111,64 @@ class Material:
 
     @classmethod
     def read(cls, folder: Path) -> "Material":
-        path = folder / MATERIAL
+        path = member(folder, MATERIAL)
         if not path.is_file():
             raise RunError(
                 f"Expected {MATERIAL}, which the page is made of. Received: {folder}, which has none. "
                 "Runs of earlier versions keep the page they have."
             )
         try:
-            with safe_open(path, "np") as file:
-                words = json.loads(file.metadata()["words"])
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no dict
+            content = read_limited(path, MOST_MATERIAL)
+            arrays = load(content)
+            (header,) = struct.unpack("<Q", content[:8])
+            words = parse_json(parse_json(content[8 : 8 + header])["__metadata__"]["words"])
             tables = {
-                name: pd.DataFrame(**value["table"])
+                name: pd.DataFrame(value["table"]["data"], columns=value["table"]["columns"])
                 for name, value in words.items() if isinstance(value, dict) and "table" in value
             }  # fmt: skip
             absent = dict.fromkeys(f.name for f in fields(cls))
-            return cls(**{**absent, **words, **tables, **arrays})
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            material = cls(**{**absent, **words, **tables, **arrays})
+            check_types(material)
+            material.check()
+            return material
+        except Exception as error:  # it is a stranger's, and so is what NumPy and pandas make of it
             raise RunError(f"Expected {path} as it was written. Received: {error}.") from error
+
+    def check(self) -> None:
+        """Raise where an array has not the size that the others give it, or points at what is not there."""
+        if not 1 <= self.n_subgroups <= MOST_SUBGROUPS:
+            raise ValueError(f"{self.n_subgroups} subgroups, of at most {MOST_SUBGROUPS}")
+        known = {"k": self.n_subgroups, "f": len(self.features), "t": len(self.truth_names)}
+        for name, (kinds, sizes) in ARRAYS.items():
+            array = getattr(self, name)
+            if array is None:
+                continue
+            if array.dtype.kind not in kinds or (
+                array.dtype.kind == "f" and name not in MAY_BE_NAN and not _finite(array)
+            ):
+                raise ValueError(f"{name} of type {array.dtype}, or not finite")
+            fixed = [size for size in sizes if size is not ...]
+            if array.ndim < len(fixed) or array.ndim > len(fixed) + 3 * (... in sizes):
+                raise ValueError(f"{name} of shape {array.shape}")
+            for size, found in zip(fixed, array.shape, strict=False):
+                if found != (known.setdefault(size, found) if isinstance(size, str) else size):
+                    raise ValueError(f"{name} of shape {array.shape}, which does not fit the others")
+        for name, low, high in (
+            ("gallery_subgroup", 0, known["k"]), ("mapped", 0, known["g"]), ("truth", UNKNOWN, known["t"]),
+            ("film_subgroup", UNKNOWN, known["k"]),
+        ):  # fmt: skip
+            require_within(name, getattr(self, name), low, high)
+        if len(self.truth_styles) != known["t"] or not {"asked", "who", "sure", "apart"} <= {*self.sentences}:
+            raise ValueError("sentences or styles are missing")
+
+
+def require_within(name: str, positions: np.ndarray | None, low: int, high: int) -> None:
+    if positions is not None and len(positions) and not (low <= positions.min() and positions.max() < high):
+        raise ValueError(f"{name} from {positions.min()} to {positions.max()}, of {low} to {high - 1}")
+
+
+def _finite(array: np.ndarray) -> bool:
+    return bool(np.isfinite(array).all())
 
 
 def gather(

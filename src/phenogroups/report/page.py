@@ -5,9 +5,11 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,17 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
+from pandas.api.types import is_numeric_dtype
 from PIL import Image
 
 from phenogroups.data.cohort import UNKNOWN, Cohort, subgroup_letter
+from phenogroups.data.tables import MOST_TABLE
+from phenogroups.data.untrusted import check_types, parse_json, read_limited
 from phenogroups.evaluation.scores import SCORE_NAMES, Scores, defined, format_score
 from phenogroups.report import figures as draw
 from phenogroups.report.figures import COLORS, GRAY, MARKERS, as_file, overlay, subgroup_name
-from phenogroups.report.material import Material, subjects_shown
-from phenogroups.training.run import PAGE, RunError, read_recipe, write_whole
+from phenogroups.report.material import Material, require_within, subjects_shown
+from phenogroups.training.run import PAGE, RunError, member, read_recipe, write_whole
 
 LEVELS = 16  # kinds of a covariate that still get a colour each
 SCALE = 1000  # coordinates travel as whole numbers up to this
@@ -48,17 +53,36 @@ class Run:
         folder = Path(folder)
         recipe = read_recipe(folder)
         try:
-            scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-            history = folder / "history.csv"
-            return cls(
-                Material.read(folder), read_subgroups(folder / "subgroups.csv"),
-                pd.read_csv(history) if history.is_file() else None,
-                {name: Scores(**{f.name: row[f.name] for f in fields(Scores)}) for name, row in scores.items()}, recipe,
+            told = parse_json(read_limited(member(folder, "scores.json")))
+            scores = {name: Scores(**{f.name: row[f.name] for f in fields(Scores)}) for name, row in told.items()}
+            history = member(folder, "history.csv")
+            run = cls(
+                Material.read(folder), read_subgroups(member(folder, "subgroups.csv")),
+                pd.read_csv(BytesIO(read_limited(history))) if history.is_file() else None, scores, recipe,
             )  # fmt: skip
+            run.check()
+            return run
         except RunError:
             raise
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise RunError(f"Expected {folder} as a run wrote it. Received: {error}.") from error
+
+    def check(self) -> None:
+        """Raise where its files are not of one run."""
+        for row in self.scores.values():
+            check_types(row)
+        letters = {subgroup_letter(k) for k in range(self.material.n_subgroups)}
+        if not {*self.subjects["subgroup"]} <= {"", *letters}:
+            raise ValueError(f"subgroups beyond {', '.join(sorted(letters))} in subgroups.csv")
+        for name in ("shown", "gallery"):
+            require_within(name, getattr(self.material, name), 0, len(self.subjects))
+        # confidence, probabilities, distances and losses are drawn
+        numbers = self.subjects.drop(columns=["subject", "part", "diagnosis", "subgroup"])
+        for table in (numbers, self.history):
+            if table is not None and not all(is_numeric_dtype(kind) for kind in table.dtypes):
+                raise ValueError("words where numbers are expected")
+        if "confidence" not in numbers or "undecided" not in numbers:
+            raise ValueError("no column confidence or undecided in subgroups.csv")
 
     @property
     def held_out(self) -> pd.DataFrame:
@@ -73,9 +97,10 @@ class Run:
 def read_subgroups(path: Path) -> pd.DataFrame:
     """subgroups.csv; whoever is called NA is called so."""
     words = ("subject", "part", "diagnosis", "subgroup")
-    columns = pd.read_csv(path, nrows=0).columns
+    content = read_limited(path, MOST_TABLE)
+    columns = pd.read_csv(BytesIO(content), nrows=0).columns
     numbers: Any = {name: [""] for name in columns if name not in words}
-    return pd.read_csv(path, dtype=dict.fromkeys(words, str), keep_default_na=False, na_values=numbers)  # pyright: ignore
+    return pd.read_csv(BytesIO(content), dtype=dict.fromkeys(words, str), keep_default_na=False, na_values=numbers)  # pyright: ignore
 
 
 def run_figures(run: Run) -> dict[str, Callable[[], Figure]]:
@@ -107,7 +132,9 @@ def run_figures(run: Run) -> dict[str, Callable[[], Figure]]:
 
 def write_figures(run: str | Path, folder: str | Path) -> list[Path]:
     """Every figure of a run as PNG and SVG."""
-    return save_figures(run_figures(Run.read(run)), folder)
+    read = Run.read(run)
+    with drawing(run):
+        return save_figures(run_figures(read), folder)
 
 
 def save_figures(made: Mapping[str, Callable[[], Figure]], folder: str | Path) -> list[Path]:
@@ -128,9 +155,28 @@ def save_figures(made: Mapping[str, Callable[[], Figure]], folder: str | Path) -
 def write_page(folder: str | Path) -> Path:
     """report.html of a run folder, from what lies in it: whole, or not at all."""
     run = Run.read(folder)
+    with drawing(folder):
+        html = page_of(run)
+    path = Path(folder) / PAGE
+    write_whole(path, html)
+    return path
+
+
+@contextmanager
+def drawing(folder: str | Path) -> Iterator[None]:
+    """Whatever cannot be drawn of a folder is said of the folder."""
+    try:
+        yield
+    except RunError:
+        raise
+    except Exception as error:
+        raise RunError(f"Expected {folder} as a run wrote it. Received: {type(error).__name__}: {error}.") from error
+
+
+def page_of(run: Run) -> str:
     m = run.material
     columns = defined(run.scores)
-    html = render(
+    return render(
         "run.html.j2",
         data=_data(run),
         m=m,
@@ -150,9 +196,6 @@ def write_page(folder: str | Path) -> Path:
         whom=_whom(run),
         recipe=list(_flat(run.recipe)),
     )
-    path = Path(folder) / PAGE
-    write_whole(path, html)
-    return path
 
 
 def write_page_of_none(

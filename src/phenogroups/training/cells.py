@@ -11,7 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
-from phenogroups.training.run import RunError, versions, write_whole
+from phenogroups.data.untrusted import parse_json, read_limited
+from phenogroups.training.run import RunError, member, versions, write_whole
 
 try:
     import fcntl
@@ -45,13 +46,15 @@ class Cell:
 class Cells:
     """A folder of them. Claims are locks of the operating system: whoever dies gives them back."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, check: Callable[[Found], None] = lambda _: None) -> None:
+        self.folder, self.check = folder, check  # raises a ValueError where a file holds what no cell does
 
     def __enter__(self) -> Self:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            if self.folder.is_symlink():  # somebody else's folder would be written into
+                raise OSError("it is a link")
+            self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         except OSError as error:
             raise RunError(f"Expected to write into {self.folder}. Received: {error}.") from error
         return self
@@ -66,9 +69,10 @@ class Cells:
         """What is known of a cell; a damaged file is as if it were not there."""
         path = self.folder / cell.file
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(read_limited(member(self.folder, cell.file)))
             if found.pop("sha256") != _checksum(found) or found["key"] != cell.key:
                 raise ValueError("its content is not what was written")
+            self.check(found)
             return found
         except FileNotFoundError:
             return None

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import shutil
@@ -9,11 +10,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
+
+from phenogroups.data.decoding import MOST_NUMBERS
+from phenogroups.data.untrusted import parse_json, read_limited, refuse_more_than_memory, shortened
 
 FORMAT = 1  # of recipe.json; raised when old folders can no longer be read
 MODEL, RECIPE, CHOICE = "model.safetensors", "recipe.json", "choice.json"
@@ -22,6 +28,8 @@ FILES = {  # all that a run writes
     MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", "confounds.csv", "profiles.csv", "profiles.tex",
     "criteria.csv", CHOICE, PAGE, MATERIAL,
 }  # fmt: skip
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how they begin in spreadsheets
+MOST_MODEL = 2**34  # bytes: several copies of the largest encoders
 VERSIONED = ("phenogroups", "torch", "monai", "scikit-learn", "numpy")
 
 
@@ -86,45 +94,98 @@ def write_model(folder: Path, recipe: Mapping[str, Any], tensors: Mapping[str, T
 
 
 def read_recipe(folder: str | Path) -> dict[str, Any]:
-    path = Path(folder) / RECIPE
+    path = member(folder, RECIPE)
     if not path.is_file():
         raise RunError(f"Expected a run folder with {RECIPE}. Received: {folder}, which has none.")
     try:
-        recipe = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        recipe = parse_json(read_limited(path))
+    except (ValueError, OSError) as error:
         raise RunError(f"Expected {path} to be JSON. Received: {error}.") from error
     if not isinstance(recipe, dict) or recipe.get("format") != FORMAT:
         raise RunError(f"Expected {path} in format {FORMAT}. Received another. Use the version that wrote it.")
     for key, kind in (("method", str), ("settings", dict), ("input_shape", list)):
         if not isinstance(recipe.get(key), kind):
-            raise RunError(f"Expected {path} to name its {key}. Received: {recipe.get(key)!r}.")
+            raise RunError(f"Expected {path} to name its {key}. Received: {shortened(recipe.get(key))}.")
+    shape = recipe["input_shape"]
+    whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in shape)
+    if len(shape) not in (1, 3, 4) or not whole or math.prod(shape) > MOST_NUMBERS:
+        raise RunError(
+            f"Expected {path} to name its input_shape as 1, 3 or 4 whole numbers, at most {MOST_NUMBERS:,} together. "
+            f"Received: {shortened(shape)}."
+        )
+    if not isinstance(recipe.get("table") or {}, dict):
+        raise RunError(f"Expected {path} to say how its table is read. Received: {shortened(recipe['table'])}.")
     return recipe
 
 
+def member(folder: str | Path, name: str) -> Path:
+    """A file of a run folder. A link must not lead out of it: whoever made the folder must not choose what is read."""
+    folder = Path(folder)
+    try:
+        is_inside = (folder / name).resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError) as error:  # a link to itself
+        raise RunError(f"Expected a run folder. Received: {folder} ({error}).") from error
+    if not is_inside:
+        raise RunError(f"Expected {name} in the run folder. Received: a link out of {folder}. Copy the file there.")
+    return folder / name
+
+
 def read_tensors(folder: str | Path, recipe: Mapping[str, Any]) -> dict[str, Tensor]:
-    path = Path(folder) / MODEL
+    path = member(folder, MODEL)
     if not path.exists() and (Path(folder) / CHOICE).exists():
         raise RunError(f"Expected a run that found subgroups. Received: {folder}, which found none and has no model.")
     try:
-        model = path.read_bytes()
+        refuse_more_than_memory(2 * path.stat().st_size, "the model")  # once as a file, once as tensors
+        model = read_limited(path, MOST_MODEL)
         if sha256(model).hexdigest() != recipe.get("model_sha256"):
             raise RunError(f"Expected {path} as {RECIPE} was written with. Received another or a damaged file.")
         return load(model)
-    except (OSError, SafetensorError) as error:
+    except RunError:
+        raise
+    except (OSError, ValueError, SafetensorError) as error:
         raise RunError(f"Expected a model in {path}. Received: {error}.") from error
+
+
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    write_whole(path, csv_text(table))
+
+
+def csv_text(table: pd.DataFrame, *, header: bool = True) -> str:
+    """Nine digits, which tell any two float32 apart; what a spreadsheet would take for a formula is marked as text."""
+    words = {name: column.map(_as_text) for name, column in table.items() if not is_numeric_dtype(column)}
+    return table.assign(**words).to_csv(index=False, header=header, float_format="%.9g")
+
+
+def _as_text(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(FORMULAS):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """The file appears complete or not at all."""
+    try:
+        with whole_file(path) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise RunError(f"Expected to write {path}. Received: {error}.") from error
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write into, which takes its name only when the block ends without an error."""
     # of this process: another one may be writing the same file
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as file:  # new: a link of that name would lead elsewhere
+            yield file
             file.flush()
             os.fsync(file.fileno())  # else the name could reach the disk before the content does
         os.replace(partial, path)
-    except OSError as error:
-        raise RunError(f"Expected to write {path}. Received: {error}.") from error
     finally:
         partial.unlink(missing_ok=True)

@@ -1,0 +1,163 @@
+"""From a run folder and new subjects to their subgroups: read, predicted and written block by block."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from phenogroups.data.cohort import Cohort, CohortError, refuse_repeated, subgroup_letter
+from phenogroups.data.layouts import open_table
+from phenogroups.data.streaming import Block, blocks_of, cached_rows, decoded_blocks
+from phenogroups.data.tables import (
+    TableSpec,
+    image_cells,
+    read_covariates,
+    read_inputs,
+    spec_from_json,
+    subject_names,
+)
+from phenogroups.methods import Method, Prediction, load
+from phenogroups.training.run import RunError, csv_text, read_recipe, whole_file
+
+PROBLEM = "problem"  # the last column: why a subject has no subgroup
+NAMED = 20  # subjects without one that are named; the column has all
+
+
+@dataclass
+class Assigned:
+    """What was written."""
+
+    out: Path
+    subjects: int = 0
+    sizes: Counter[str] = field(default_factory=Counter)  # by letter
+    undecided: int = 0
+    broken: int = 0  # subjects without a subgroup
+    named: list[str] = field(default_factory=list)  # the first of them, by row, name and reason
+
+    def __str__(self) -> str:
+        sizes = ", ".join(
+            f"{letter} {n}" for letter, n in sorted(self.sizes.items(), key=lambda one: (len(one[0]), one))
+        )
+        undecided = f"; {self.undecided} undecided" if self.undecided else ""
+        of_all = f" of {self.subjects}" if self.broken else ""
+        return f"{self.subjects - self.broken}{of_all} subjects assigned ({sizes}{undecided}): {self.out}"
+
+
+def predict_table(
+    run: str | Path,
+    table: str | Path,
+    out: str | Path,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    folder: str | Path | None = None,
+    features_file: str | Path | None = None,
+    cache: str | Path | None = None,
+    note: Callable[[str], None] | None = None,
+) -> Assigned:
+    """Subgroups of new subjects, read as the run's own table was and written to `out`, whole or not at all.
+
+    `table` may be a folder of images; `folder` is where image paths begin, by default the table's own; `features_file`
+    holds the new subjects' features if those of the run came from a file; `cache` is a folder to decode images into.
+    A file that cannot be read costs its row only: it has no subgroup but a `problem`, which `note` is told too.
+    """
+    if Path(out).resolve() == Path(table).resolve():
+        raise RunError(f"Expected another file to write than the table itself. Received: {out}.")
+    recipe = read_recipe(run)
+    if not recipe.get("table"):
+        raise RunError(
+            f"Expected a run made from a table. Received: {run}, made from arrays. "
+            f"In Python, phenogroups.load({str(run)!r}).predict_subgroup(X) assigns an array X."
+        )
+    method = load(run)
+    spec = spec_from_json(recipe["table"])
+    if (features_file is None) != (spec.features_file is None):
+        came = "columns of the table" if spec.features_file is None else "a file of features (--features-file)"
+        raise RunError(f"Expected inputs from {came}, as in training. Received: the other. Give what the run had.")
+    found = open_table(table, folder)
+    rows, home = found.rows, Path(folder or found.folder)
+    if Path(table).is_dir():  # columns are called as in training
+        rows = rows.rename(columns={"image": spec.image or "image", "subject": spec.subject or "subject"})
+    spec = replace(spec, features_file=None if features_file is None else str(features_file))
+    subject = subject_names(rows, spec)
+    refuse_repeated(subject)
+    covariates = read_covariates(rows, method.covariates, subject)
+    blank = np.zeros((len(rows), 1), np.float32)
+    method.check_covariates(Cohort(blank, blank[:, 0], subject, covariates=covariates))  # before anything is decoded
+    columns = ["subject", *prediction_columns(Prediction.of_tensors(method.blank()), method), PROBLEM]
+    assigned = Assigned(Path(out), len(rows))
+    try:
+        with whole_file(Path(out)) as file:
+            for block in _blocks(rows, spec, home, method.input_shape_, cache, progress):
+                said = _predict(method, block, subject, covariates).reindex(columns=columns)
+                _count(assigned, said, rows, spec, note)
+                file.write(csv_text(said, header=block.rows.start == 0).encode())
+                if progress is not None:
+                    progress(block.rows.stop, len(rows))
+            if assigned.broken == len(rows):
+                listed = "\n".join(f"  {line}" for line in assigned.named)
+                raise CohortError(f"Expected subjects who can be assigned. Received: {len(rows)} who cannot:\n{listed}")
+    except OSError as error:
+        raise RunError(f"Expected to read inputs and to write {out}. Received: {error}.") from error
+    return assigned
+
+
+def _blocks(
+    rows: pd.DataFrame, spec: TableSpec, home: Path, shape: tuple[int, ...], cache: str | Path | None,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[Block]:  # fmt: skip
+    if spec.image is None or spec.features_file is not None:
+        inputs = read_inputs(rows, spec, folder=home)
+        if inputs.shape[1:] != shape:
+            raise CohortError(f"Expected {shape[0]} features, as in training. Received: {inputs.shape[1]}.")
+        return blocks_of(inputs)
+    cells = image_cells(rows, spec)
+    if cache is None:
+        return decoded_blocks(cells, home, spec.reading, shape)
+    return blocks_of(*cached_rows(cells, home, spec.reading, shape, Path(cache), progress))
+
+
+def _predict(method: Method, block: Block, subject: np.ndarray, covariates: pd.DataFrame) -> pd.DataFrame:
+    """One row per row of the block; empty, with a problem, for whom nothing can be said."""
+    names = pd.DataFrame({"subject": subject[block.rows.start : block.rows.stop]}, index=block.rows)
+    problems, found = dict(block.broken), None
+    if len(block.inputs):
+        who = block.readable
+        cohort = Cohort(block.inputs, np.zeros(len(who)), subject[who], covariates=covariates.iloc[who])
+        prediction = method.predict_cohort(cohort)
+        # a NaN would be put into the first subgroup without a word
+        lost = ~np.isfinite(prediction.subgroup).all(axis=1)
+        problems |= dict.fromkeys(who[lost].tolist(), "is beyond what the model can compute")
+        found = pd.DataFrame(prediction_columns(prediction, method), index=who)[~lost]
+    said = names if found is None else names.join(found)
+    return said.assign(**{PROBLEM: [problems.get(row, "") for row in block.rows]})
+
+
+def _count(
+    assigned: Assigned, said: pd.DataFrame, rows: pd.DataFrame, spec: TableSpec, note: Callable[[str], None] | None
+) -> None:
+    assigned.sizes.update(said["subgroup"].dropna())
+    assigned.undecided += int((said["undecided"] == True).sum())  # noqa: E712, it may be missing
+    for row, one in said[said[PROBLEM] != ""].iterrows():
+        assigned.broken += 1
+        if len(assigned.named) < NAMED:
+            input_ = rows[spec.image].iloc[row] if spec.image is not None else "its row"
+            assigned.named.append(f"row {row + 1} ({one['subject']}): {input_} {one[PROBLEM]}")
+            if note is not None:
+                note(assigned.named[-1])
+
+
+def prediction_columns(prediction: Prediction, method: Method) -> dict[str, np.ndarray]:
+    """The surest subgroup by its letter, all probabilities, and how far it is to each subgroup (docs/outputs.md)."""
+    letters = np.array([subgroup_letter(k) for k in range(prediction.subgroup.shape[1])])
+    columns = {"subgroup": letters[prediction.subgroup.argmax(axis=1)]}
+    columns |= {f"p_{letter}": p for letter, p in zip(letters, prediction.subgroup.T, strict=True)}
+    columns |= {"confidence": prediction.confidence, "undecided": prediction.undecided}
+    if prediction.diagnosis is not None:
+        columns["p_patient"] = prediction.diagnosis
+    if method.subgroup_means_ is not None:
+        for letter, mean in zip(letters, method.subgroup_means_, strict=True):
+            columns[f"distance_{letter}"] = np.linalg.norm(prediction.embedding - mean, axis=1)
+    return columns

@@ -1,0 +1,184 @@
+"""Predicting many: the same bits as in one go, a few blocks in memory, and a broken file costs its row only."""
+
+import json
+import threading
+from dataclasses import asdict
+
+import nibabel
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from phenogroups import cli
+from phenogroups.data import streaming
+from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.reading import Reading
+from phenogroups.data.streaming import blocks_of, cached_rows, decoded_blocks, rows_of_block
+from phenogroups.data.tables import TableSpec, read_inputs, spec_from_json
+from phenogroups.discovery import discover
+from phenogroups.methods import Consensus, DeepUCSL, PlainKMeans, load
+from phenogroups.prediction import NAMED, predict_table
+from phenogroups.training.run import read_recipe
+
+QUICK = {"epochs": 1, "steps": 1, "batch_size": 16}
+SPEC = TableSpec(image="scan", subject="id")
+BROKEN = {3: "does not exist", 7: "cannot be read", 11: "has shape (1, 9, 8)", 12: "leads out of the folder"}
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Four images of 8 x 8 are a block."""
+    monkeypatch.setattr(streaming, "rows_of_block", lambda shape: 4)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A run of 24 images and a table of 20 others, four of which cannot be used."""
+    folder = tmp_path_factory.mktemp("home")
+    rng = np.random.default_rng(0)
+    for i in range(24):
+        Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(folder / f"{i}.png")
+    rows = pd.DataFrame({"id": [f"s{i}" for i in range(24)], "scan": [f"{i}.png" for i in range(24)]})
+    whole = read_inputs(rows, SPEC, folder=folder)
+    discover(Cohort(whole, np.arange(24) % 2), DeepUCSL(**QUICK, restarts=1), folder / "run", table=asdict(SPEC))
+    rows[:20].to_csv(folder / "whole.csv", index=False)
+    spoilt = rows[:20].copy()
+    (folder / "text.png").write_text("no picture")
+    Image.fromarray(np.zeros((9, 8), np.uint8)).save(folder / "tall.png")
+    for row, name in zip(BROKEN, ("none.png", "text.png", "tall.png", "../secret.png"), strict=True):
+        spoilt.loc[row, "scan"] = name
+    spoilt.to_csv(folder / "spoilt.csv", index=False)
+    return folder
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_broken_file_costs_its_row_only(home, tmp_path, capsys, small_blocks, cache):
+    out, options = tmp_path / "out.csv", ["--cache", str(tmp_path / "cache")] if cache else []
+    assert cli.main(["predict", str(home / "run"), str(home / "spoilt.csv"), "--out", str(out), *options]) == 3
+    printed = capsys.readouterr()
+    assert "16 of 20 subjects assigned" in printed.out
+    assert "4 subjects have no subgroup; the column problem says why" in printed.err
+    found = pd.read_csv(out, dtype=str, keep_default_na=False)
+    assert list(found["subject"]) == [f"s{i}" for i in range(20)]
+    for row, why in BROKEN.items():
+        assert f"row {row + 1} (s{row}): " in printed.err
+        assert why in found["problem"][row]
+        assert (found.iloc[row, 1:-1] == "").all()
+    assert cli.main(["predict", str(home / "run"), str(home / "whole.csv"), "--out", str(tmp_path / "all.csv")]) == 0
+    assert capsys.readouterr().err == ""
+    everybody = pd.read_csv(tmp_path / "all.csv", dtype=str, keep_default_na=False)
+    good = [row for row in range(20) if row not in BROKEN]
+    pd.testing.assert_frame_equal(found.iloc[good], everybody.iloc[good])  # as text: the same bits
+
+
+def test_the_same_bits_as_in_one_go(home, tmp_path, small_blocks):
+    predict_table(home / "run", home / "whole.csv", tmp_path / "out.csv")
+    spec = spec_from_json(read_recipe(home / "run")["table"])
+    expected = load(home / "run").predict_cohort(read_inputs(home / "whole.csv", spec))
+    found = pd.read_csv(tmp_path / "out.csv")
+    np.testing.assert_array_equal(found[["p_A", "p_B"]].to_numpy(np.float32), expected.subgroup)
+    np.testing.assert_array_equal(found["p_patient"].to_numpy(np.float32), expected.diagnosis)
+    assert list(found["subgroup"]) == [("A", "B")[k] for k in expected.subgroup.argmax(axis=1)]
+    assert found["problem"].isna().all()
+
+
+def test_nothing_is_written_where_nobody_is_left(home, tmp_path):
+    pd.DataFrame({"id": range(30), "scan": "none.png"}).to_csv(tmp_path / "none.csv", index=False)
+    with pytest.raises(CohortError, match="Received: 30 who cannot") as error:
+        predict_table(home / "run", tmp_path / "none.csv", tmp_path / "out.csv")
+    assert str(error.value).count("none.png does not exist") == NAMED
+    with pytest.raises(CohortError, match="none"):
+        predict_table(home / "run", tmp_path / "none.csv", tmp_path / "out.csv", cache=tmp_path / "cache")
+    assert not list(tmp_path.glob("out.csv*"))
+
+
+def test_an_interruption_leaves_nothing(home, tmp_path, small_blocks):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict_table(home / "run", home / "whole.csv", tmp_path / "out.csv", stop)
+    assert not list(tmp_path.iterdir())
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]
+
+
+def test_few_blocks_are_decoded_ahead(home, monkeypatch, small_blocks):
+    decoded = []
+    original = streaming.read_input
+    monkeypatch.setattr(streaming, "read_input", lambda *a: decoded.append(1) or original(*a))
+    cells = [f"{i}.png" for i in range(24)] * 10
+    blocks = decoded_blocks(cells, home, Reading(), (1, 8, 8), workers=2)
+    next(blocks)
+    blocks.close()
+    assert len(decoded) <= 4 * 4  # of 240
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"), [((6,), 1024), ((1, 32, 32), 1024), ((1, 224, 224), 64), ((1, 128, 128, 128), 2)]
+)
+def test_blocks_are_bounded(shape, rows):
+    assert rows_of_block(shape) == rows
+    inputs = np.zeros((5, *([1] * len(shape))), np.float32)
+    (block,) = blocks_of(inputs, {1: "broken"})
+    assert list(block.readable) == [0, 2, 3, 4, 5]
+    assert len(block.inputs) == 5
+
+
+def test_a_cache_without_broken_rows(home, tmp_path):
+    stored, broken = cached_rows(["0.png", "text.png", "1.png"], home, Reading(), (1, 8, 8), tmp_path)
+    assert set(broken) == {1}
+    np.testing.assert_array_equal(
+        stored, read_inputs(pd.DataFrame({"scan": ["0.png", "1.png"]}), TableSpec(image="scan"), folder=home)
+    )
+    with pytest.raises(CohortError, match="every one has shape"):
+        cached_rows(["tall.png"], home, Reading(), (1, 8, 8), tmp_path)
+
+
+def test_volumes_in_a_folder(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "new").mkdir()
+    volumes = rng.random((12, 1, 6, 6, 6)).astype(np.float32)
+    for i in range(3):
+        nibabel.save(nibabel.Nifti1Image(volumes[i, 0], np.eye(4)), tmp_path / "new" / f"{i}.nii.gz")
+    (tmp_path / "new" / "1.nii.gz").write_bytes(b"broken")
+    discover(Cohort(volumes, np.arange(12) % 2), PlainKMeans(), tmp_path / "run", table=asdict(SPEC))
+    found = predict_table(tmp_path / "run", tmp_path / "new", tmp_path / "out.csv")
+    assert (found.subjects, found.broken) == (3, 1)
+    assert found.named[0].startswith("row 2 (1.nii.gz): 1.nii.gz cannot be read")
+    expected = load(tmp_path / "run").predict_subgroup(volumes[[0, 2]])
+    assert list(pd.read_csv(tmp_path / "out.csv")["subgroup"].dropna()) == [("A", "B")[k] for k in expected]
+
+
+def test_features_covariates_and_consensus(tmp_path, monkeypatch, small_blocks):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(40, 3)), columns=list("abc"))
+    table["age"], table["dx"] = 30.0 + np.arange(40), np.arange(40) % 2
+    table.to_csv(tmp_path / "all.csv", index=False)
+    spec = TableSpec(diagnosis="dx", features=tuple("abc"), covariates=("age",))
+    cohort = Cohort.from_table(tmp_path / "all.csv", **vars(spec))
+    method = Consensus(method="kmeans", runs=2, settings={"adjust": ["age"]})
+    discover(cohort, method, tmp_path / "run", table=asdict(spec))
+    predict_table(tmp_path / "run", tmp_path / "all.csv", tmp_path / "out.csv")
+    found, expected = pd.read_csv(tmp_path / "out.csv", dtype=str), load(tmp_path / "run").predict_cohort(cohort)
+    assert list(found["p_A"]) == [f"{p:.9g}" for p in expected.subgroup[:, 0]]
+    table.loc[30, "age"] = np.nan  # far behind the first block
+    table.to_csv(tmp_path / "missing.csv", index=False)
+    monkeypatch.setattr(Consensus, "predict_cohort", lambda *_: pytest.fail("predicted something"))
+    with pytest.raises(CohortError, match=r"row31"):
+        predict_table(tmp_path / "run", tmp_path / "missing.csv", tmp_path / "out2.csv")
+
+
+def test_what_overflows_has_no_subgroup(tmp_path):
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 3)), columns=list("abc"))
+    table["dx"] = np.arange(40) % 2
+    spec = TableSpec(diagnosis="dx", features=tuple("abc"))
+    cohort = Cohort.from_table(table, **vars(spec))
+    discover(cohort, DeepUCSL(**QUICK, restarts=1), tmp_path / "run", table=asdict(spec))
+    table.loc[4, list("abc")] = 3e38
+    table[:6].to_csv(tmp_path / "new.csv", index=False)
+    found = predict_table(tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv")
+    written = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    assert found.broken == (written["problem"] != "").sum() == 1
+    assert written["subgroup"][4] == ""
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["format"] == 1
