@@ -31,16 +31,16 @@ def squared_distances(z: Tensor, centroids: Tensor) -> Tensor:
     return (z.square().sum(-1, keepdim=True) - 2 * cross + centroids.square().sum(-1)[..., None, :]).clamp_min(0)
 
 
-def inverse_square_proportions(squared: Tensor, dim: int = 1) -> Tensor:
+def inverse_square_proportions(squared: Tensor) -> Tensor:
     """Q(c=k) = d_k^-2 / sum_a d_a^-2 (paper, Sec. 3.3), finite also where a subject sits on a centroid."""
-    return _inverse_proportions_(squared.clone(), dim)
+    return torch.softmax(-squared.clamp_min(torch.finfo(squared.dtype).tiny).log(), dim=1)
 
 
-def _inverse_proportions_(squared: Tensor, dim: int, total: float = 1.0) -> Tensor:
-    """In place, so that a block stays in the cache; they sum to `total`."""
-    tiny = torch.finfo(squared.dtype).tiny * squared.shape[dim]  # of which all inverses have a finite sum
+def _inverse_square_proportions_(squared: Tensor, total: float) -> Tensor:
+    """The same of (subgroups, n), in place, so that a block stays in the cache; they sum to `total`. No gradients."""
+    tiny = torch.finfo(squared.dtype).tiny * len(squared)  # of which all inverses have a finite sum
     inverse = squared.clamp_min_(tiny).reciprocal_()
-    return inverse.mul_(total / inverse.sum(dim, keepdim=True))
+    return inverse.mul_(total / inverse.sum(0))
 
 
 def sinkhorn_kmeans(
@@ -173,7 +173,7 @@ def _logits(
         squared = _nearness(block, centroids).neg_().add_(norm)
         if balance < 1:
             own += torch.bincount(first_greatest_(-squared), minlength=k).cpu()
-        found.append(_inverse_proportions_(squared, 0, 1 / epsilon))
+        found.append(_inverse_square_proportions_(squared, 1 / epsilon))
     if balance < 1:
         own, count = summed([(own, torch.tensor(len(z)))], sums)
         own = own / count

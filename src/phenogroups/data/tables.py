@@ -61,7 +61,9 @@ def _known(stored: Mapping[str, Any], kind: type) -> dict[str, Any]:
     names = {f.name for f in fields(kind)}
     strange = [name for name, value in stored.items() if name not in names and value not in (None, "", [], False)]
     if strange:
-        raise ValueError(f"{shortened(strange)}, which this version does not know; use the version that wrote it")
+        raise ValueError(
+            f"{shortened(', '.join(map(str, strange)), quoted=False)}, which this version does not know; use the version that wrote it"
+        )
     return {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items() if name in names}
 
 
