@@ -58,13 +58,12 @@ def spec_from_json(stored: Mapping[str, Any]) -> TableSpec:
 
 def _known(stored: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Without what a newer version added and did not use; what it did use would change how files are read."""
-    names = {f.name for f in fields(kind)}
-    strange = [name for name, value in stored.items() if name not in names and value not in (None, "", [], False)]
+    known = {f.name for f in fields(kind)}
+    strange = [name for name, value in stored.items() if name not in known and value not in (None, "", [], False)]
     if strange:
-        raise ValueError(
-            f"{shortened(', '.join(map(str, strange)), quoted=False)}, which this version does not know; use the version that wrote it"
-        )
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items() if name in names}
+        names = shortened(", ".join(map(str, strange)), quoted=False)
+        raise ValueError(f"{names}, which this version does not know; use the version that wrote it")
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items() if name in known}
 
 
 def read_table(table: str | Path | pd.DataFrame) -> pd.DataFrame:
