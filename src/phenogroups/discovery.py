@@ -123,8 +123,8 @@ def write_run(
     tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
     subgroups = pd.concat(tables, ignore_index=True)
     findings = summary(method, train, test, new, next(iter(scores.values())), chosen=evidence.choice is not None)
+    findings["specific"] = diagnostics_sentences(next(iter(diagnosed.values())))
     findings["associated"] = said
-    findings["sure"] += diagnostics_sentences(next(iter(diagnosed.values())))
     material = gather(
         method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
         feature_names=recipe["table"].get("features") or None, evidence=evidence,
