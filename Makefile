@@ -11,7 +11,7 @@ demo: $(INSTALLED)
 	$(BIN)/phenogroups demo
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -13,6 +13,16 @@ import pytest
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn import drawn_digits
 
+# few tests that take long: xdist would give them out last, and one worker would end alone with them
+SLOW_FILES = {
+    "test_examples.py", "test_ranks.py", "test_resume.py", "test_determinism.py", "test_docs_data.py", "test_cli.py",
+}  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow files first; `make test` keeps xdist from sorting them again."""
+    items.sort(key=lambda item: item.path.name not in SLOW_FILES)
+
 
 @pytest.fixture(scope="session")
 def images() -> Cohort:
