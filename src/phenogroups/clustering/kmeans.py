@@ -11,8 +11,8 @@ from phenogroups.clustering.blocks import Vectors, blocks, in_memory, spans, sum
 from phenogroups.clustering.sinkhorn import potentials
 from phenogroups.clustering.sums import ALONE, Sums
 
-# vectors among which starts are compared; the best goes on among all. A subgroup of one in a hundred has 650 of these,
-# enough to find its place, and ten starts of a million vectors would take ten times as long
+# vectors among which starts are compared, at most; the best goes on among all. At least half as many are taken: enough
+# for a subgroup of one in a hundred, of which 330 are among them. Ten starts of a million would take ten times as long
 SEARCHED = 2**16
 # relative inertia between two starts that differ by rounding only: then the first is taken, and names the subgroups
 SAME = 1e-9

@@ -146,9 +146,7 @@ class DeepUCSL(DeepMethod):
         is_patient = diagnosis == 1
         space = self._space(embedding, is_patient, components, self.sums)
         z = space(embedding, is_patient)
-        # contrasts look at so many only; where processes share the subjects, each keeps its part of them
-        own = self.sums.spaced(int((~is_patient).sum()), SEARCHED)
-        controls = space(embedding[torch.nonzero(~is_patient).flatten()[own]])
+        controls = space(embedding[self._spaced(~is_patient)])  # contrasts look at so many only
         earlier = previous.q if isinstance(previous, Beliefs) else previous
         before = None if earlier is None else earlier[is_patient]
         centroids, log_sizes, space, soft = self._cluster(z, controls, space, before)
@@ -217,10 +215,15 @@ class DeepUCSL(DeepMethod):
         """Beliefs about all subjects, from those about a sample of the patients."""
         is_patient = diagnosis == 1
         space = self._space(embedding, is_patient, sums=self.sums)
-        some = thinned(embedding[is_patient], self.sums)
+        some = self.sums.gather(embedding[self._spaced(is_patient)])
         found = tied_mixture(space(some), self.n_subgroups, start=q, max_iterations=0)
         start = found.posterior(space(embedding, is_patient))
         return self.e_step(embedding, diagnosis, self._with_controls(start, is_patient), self.warmup)
+
+    def _spaced(self, mask: Tensor) -> Tensor:
+        """Positions of this process's part of an evenly spaced sample of everybody whom the mask keeps."""
+        rows = torch.nonzero(mask).flatten()
+        return rows[self.sums.spaced(len(rows), SEARCHED)]
 
     def _with_controls(self, of_patients: Tensor, is_patient: Tensor) -> Tensor:
         """(subjects, subgroups): a control belongs to all subgroups alike (paper, Eq. 5)."""
