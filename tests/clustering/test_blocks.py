@@ -24,14 +24,6 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(space, "QUANTILES_AT_ONCE", 1000)
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def clouds(n=500, dims=6, groups=4, apart=2.5, seed=0):
     rng = np.random.default_rng(seed)
     labels = rng.choice(groups, n, p=np.arange(1, groups + 1) / np.arange(1, groups + 1).sum())
@@ -223,20 +215,3 @@ def test_a_space_by_blocks_equals_one_fitted_at_once(small_blocks, scaler):
     torch.testing.assert_close((axes[:3] @ found.basis).abs(), torch.eye(3).double(), rtol=0, atol=1e-6)
     torch.testing.assert_close(found(z, is_patient), seen @ found.basis)
     torch.testing.assert_close(found(z)[is_patient], found(z, is_patient))
-
-
-def test_blocks_at_once_keep_their_order_and_the_number_of_threads(two_threads):
-    assert blocks.at_once(lambda part: (part, torch.get_num_threads()), range(50)) == [(i, 1) for i in range(50)]
-    with pytest.raises(ZeroDivisionError):
-        blocks.at_once(lambda part: 1 // part, range(2))
-    assert torch.get_num_threads() == 2
-
-
-@pytest.mark.parametrize("balance", [0, 0.5, 1])
-def test_clusters_have_the_same_bits_for_any_number_of_threads(small_blocks, two_threads, balance):
-    found = []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        found.append(sinkhorn_kmeans(clouds().float(), 3, balance=balance, n_starts=2))
-    assert torch.equal(found[0].centroids, found[1].centroids)
-    assert found[0].inertia == found[1].inertia

@@ -1,8 +1,6 @@
 """Vectors by the block: whatever is summed over subjects needs the vectors, which may lie on disk, and little more."""
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -13,10 +11,7 @@ from phenogroups.data.stored import StoredRows
 
 Vectors = Tensor | np.ndarray | StoredRows  # (n, dims): in memory, memory-mapped, or rows of a file
 
-Part = TypeVar("Part")
-Found = TypeVar("Found")
-
-ROWS = 2**14  # of a block: fewer cost calls; of more, whatever is made for ten subgroups leaves the cache
+ROWS = 2**15  # of a block: fewer cost calls; of more, whatever is made for ten subgroups leaves the cache
 
 
 def spans(count: int, rows: int = ROWS) -> Iterator[slice]:
@@ -27,23 +22,6 @@ def spans(count: int, rows: int = ROWS) -> Iterator[slice]:
 def blocks(z: Vectors) -> Iterator[tuple[slice, Tensor]]:
     """All vectors in order, some at a time, and which these are."""
     return ((rows, in_memory(z[rows])) for rows in spans(len(z)))
-
-
-def at_once(work: Callable[[Part], Found], parts: Iterable[Part]) -> list[Found]:
-    """What `work` finds in each part, in their order: as many parts at a time as torch has threads.
-
-    A block is too small for its operations to be shared among threads, and what one thread found has the same bits for
-    any number of them. Without gradients.
-    """
-    parts, threads = list(parts), torch.get_num_threads()
-    if min(len(parts), threads) == 1:
-        return [work(part) for part in parts]
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(torch.no_grad()(work), parts))
-    finally:
-        torch.set_num_threads(threads)
 
 
 def kept(z: Tensor, keep: Tensor | None) -> Iterator[Tensor]:

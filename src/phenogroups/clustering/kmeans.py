@@ -1,14 +1,13 @@
 """Sinkhorn K-means: K-means whose assignments are pulled towards equal sizes (paper, Appendix C)."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
-from phenogroups.clustering.blocks import Vectors, at_once, blocks, in_memory, spans, summed, take
+from phenogroups.clustering.blocks import Vectors, blocks, in_memory, spans, summed, take
 from phenogroups.clustering.sinkhorn import potentials
 from phenogroups.clustering.sums import ALONE, Sums
 
@@ -88,27 +87,21 @@ def sampled(z: Vectors, sums: Sums = ALONE) -> Tensor:
 def _descend(
     z: Vectors, centroids: Tensor, balance: float, epsilon: float, spherical: bool, max_iterations: int, sums: Sums
 ) -> Clusters:
-    parts, potential = list(spans(len(z))), None
-    members = _Members(parts, len(centroids), centroids.shape[1], centroids.device)
-
-    def nearest(centroids: Tensor, part: int) -> tuple[Vectors, Tensor]:
-        block = in_memory(z[parts[part]])
-        return block, first_greatest_(_nearness(block, centroids))
-
-    def likeliest(logits: list[Tensor], potential: Tensor, part: int) -> tuple[Vectors, Tensor]:
-        block = logits[part]
-        return z[parts[part]], first_greatest_(block.add_(potential.to(block)[:, None]))
-
-    norms = [] if balance == 0 else at_once(lambda rows: _squared_norms(in_memory(z[rows])), parts)
+    members = _Members(len(z), len(centroids), centroids.shape[1], centroids.device)
+    potential = None
+    norms = [] if balance == 0 else [_squared_norms(block) for _, block in blocks(z)]
     iteration = 0
     for iteration in range(1, max_iterations + 1):  # noqa: B007
+        members.moved = 0
         if balance == 0:
-            moved = members.move(partial(nearest, centroids))
+            for rows, block in blocks(z):
+                members.move(rows, block, first_greatest_(_nearness(block, centroids)))
         else:
             logits, sizes = _logits(z, norms, centroids, balance, epsilon, sums)
             potential = potentials(logits, sizes, potential, sums=sums)
-            moved = members.move(partial(likeliest, logits, potential))
-        means, sizes, moved = members.everywhere(moved, sums)
+            for rows, block in zip(spans(len(z)), logits, strict=True):
+                members.move(rows, z[rows], first_greatest_(block.add_(potential.to(block)[:, None])))
+        means, sizes, moved = members.everywhere(sums)
         if not moved:
             break
         before, centroids = centroids, means.to(centroids)
@@ -121,77 +114,70 @@ def _descend(
             far = away.topk(min(len(empty), len(away))).indices  # here; they are compared with those elsewhere
             farthest = sums.gather(away[far]).topk(len(empty)).indices
             centroids[empty] = sums.gather(take(z, far))[farthest]
-
-    def to_nearest(rows: slice) -> tuple[Tensor]:
-        block = in_memory(z[rows])
-        return ((_squared_norms(block) - _nearness(block, centroids).amax(0)).clamp_min(0).sum(),)
-
-    (inertia,) = summed(at_once(to_nearest, parts), sums)
+    of_blocks = (
+        (_squared_norms(block) - _nearness(block, centroids).amax(0)).clamp_min(0).sum() for _, block in blocks(z)
+    )
+    (inertia,) = summed(((each,) for each in of_blocks), sums)
     return Clusters(centroids, inertia.item() / sums.places(len(z))[1], iteration)
 
 
 class _Members:
     """Who belongs where, and the sums of their vectors; only those who move are added and taken away again."""
 
-    def __init__(self, parts: list[slice], k: int, dims: int, device: torch.device) -> None:
-        self.labels = torch.full((parts[-1].stop,), -1, device=device)
+    def __init__(self, count: int, k: int, dims: int, device: torch.device) -> None:
+        self.labels = torch.full((count,), -1, device=device)
         self.sums = torch.zeros(k, dims, dtype=torch.float64)
         self.sizes = torch.zeros(k, dtype=torch.float64)
-        self._parts = parts
+        self.moved = 0  # since somebody set it to zero
         self._subgroups = torch.arange(k, device=device)[:, None]
 
-    def move(self, chosen: Callable[[int], tuple[Vectors, Tensor]]) -> int:
-        """Everybody belongs from now on where `chosen` says: vectors and labels of a part. How many are new there."""
-        sums, sizes, moved = summed(
-            at_once(lambda part: self._change(self._parts[part], *chosen(part)), range(len(self._parts)))
-        )
-        self.sums += sums
-        self.sizes += sizes
-        return int(moved)
-
-    def _change(self, rows: slice, z: Vectors, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def move(self, rows: slice, z: Vectors, labels: Tensor) -> None:
+        """The vectors `z` of these rows belong there from now on."""
         before = self.labels[rows]
         who = torch.nonzero(labels != before).flatten()
+        if not len(who):
+            return
         if 2 * len(who) < len(labels):
             some, now, was = take(z, who), labels[who], before[who]
         else:  # who stays is added and taken away at once
             some, now, was = in_memory(z), labels, before
         # in double precision: then it hardly matters how subjects are cut into blocks, and over processes
         joined = (self._subgroups == now).double() - (self._subgroups == was).double()
+        sums, sizes = summed([(joined @ some.double(), joined.sum(1))])
+        self.sums += sums
+        self.sizes += sizes
+        self.moved += len(who)
         self.labels[rows] = labels
-        return joined @ some.double(), joined.sum(1), torch.tensor(len(who))
 
-    def everywhere(self, moved: int, sums: Sums) -> tuple[Tensor, Tensor, int]:
+    def everywhere(self, sums: Sums) -> tuple[Tensor, Tensor, int]:
         """Means and sizes of everybody's, and how many moved: K x D and K numbers are all that processes tell."""
-        totals, sizes, all_moved = summed([(self.sums, self.sizes, torch.tensor([moved]))], sums)
-        return totals / sizes.clamp_min(1)[:, None], sizes, int(all_moved)
+        totals, sizes, moved = summed([(self.sums, self.sizes, torch.tensor([self.moved]))], sums)
+        return totals / sizes.clamp_min(1)[:, None], sizes, int(moved)
 
 
 def group_means(z: Vectors, labels: Tensor, groups: int, sums: Sums = ALONE) -> tuple[Tensor, Tensor]:
     """Mean vector (groups, dims) of each, zeros if nobody has this label; and their sizes (groups,)."""
-    parts = list(spans(len(z)))
-    members = _Members(parts, groups, z.shape[1], labels.device)
-    moved = members.move(lambda part: (z[parts[part]], labels[parts[part]]))
-    return members.everywhere(moved, sums)[:2]
+    members = _Members(len(z), groups, z.shape[1], labels.device)
+    for rows in spans(len(z)):
+        members.move(rows, z[rows], labels[rows])
+    return members.everywhere(sums)[:2]
 
 
 def _logits(
-    z: Vectors, norms: list[Tensor], centroids: Tensor, balance: float, epsilon: float, sums: Sums
+    z: Vectors, norms: Iterable[Tensor], centroids: Tensor, balance: float, epsilon: float, sums: Sums
 ) -> tuple[list[Tensor], Tensor]:
     """Proportions / epsilon in blocks (subgroups, rows), and the sizes: a share `balance` of the way to equal ones."""
-    k, from_origin = len(centroids), centroids.square().sum(1)[:, None]
-
-    def of_block(part: tuple[slice, Tensor]) -> tuple[Tensor, Tensor]:
-        rows, norm = part
-        squared = (norm + from_origin).addmm_(centroids, in_memory(z[rows]).mT, alpha=-2)
-        own = torch.bincount(first_greatest_(-squared), minlength=k) if balance < 1 else torch.zeros(k)
-        return _inverse_square_proportions_(squared, 1 / epsilon), own
-
-    found = at_once(of_block, zip(spans(len(z)), norms, strict=True))
-    if balance == 1:
-        return [logits for logits, _ in found], torch.full((k,), 1 / k, dtype=torch.float64)
-    own, count = summed([(each, torch.tensor(len(logits.mT))) for logits, each in found], sums)
-    return [logits for logits, _ in found], balance / k + (1 - balance) * own / count
+    found, k, from_origin = [], len(centroids), centroids.square().sum(1)[:, None]
+    own = torch.zeros(k, dtype=torch.float64)
+    for (_, block), norm in zip(blocks(z), norms, strict=True):
+        squared = (norm + from_origin).addmm_(centroids, block.mT, alpha=-2)
+        if balance < 1:
+            own += torch.bincount(first_greatest_(-squared), minlength=k).cpu()
+        found.append(_inverse_square_proportions_(squared, 1 / epsilon))
+    if balance < 1:
+        own, count = summed([(own, torch.tensor(len(z)))], sums)
+        own = own / count
+    return found, balance / k + (1 - balance) * own
 
 
 def first_greatest_(values: Tensor) -> Tensor:

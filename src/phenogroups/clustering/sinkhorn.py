@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from phenogroups.clustering.blocks import at_once, summed
+from phenogroups.clustering.blocks import summed
 from phenogroups.clustering.sums import ALONE, Sums
 
 # of Newton's steps, relative to the target: the first, how fast it grows and fades, and when it is forgotten
@@ -85,5 +85,5 @@ def _shares(logits: Sequence[Tensor], potential: Tensor, count: int, sums: Sums)
         # the shares are what must be right; the curvature only says where to look next, in a tenth of the time
         return q.sum(1, dtype=torch.float64), q @ q.mT
 
-    shares, products = (total / count for total in summed(at_once(of_block, logits), sums))
+    shares, products = (total / count for total in summed(map(of_block, logits), sums))
     return shares, torch.diag(shares) - products
