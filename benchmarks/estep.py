@@ -92,7 +92,7 @@ class EStep:
                 done[name] = (iterations, inertia)
                 if turn:
                     seconds[name].append((all_of_them - first) / max(iterations - 1, 1))
-        lloyd = np.median(seconds["scikit-learn"])  # a fit of one iteration is mostly copying: the differences are noisy
+        lloyd = np.median(seconds["scikit-learn"])  # a single difference is noisy: fits begin by copying
         found = {
             "count": count, "subgroups": k, "seconds": seconds,
             "iterations": {name: each[0] for name, each in done.items()},
