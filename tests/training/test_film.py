@@ -34,10 +34,13 @@ def test_being_filmed_changes_no_bit(features, monkeypatch):
 def test_the_film_is_bounded(features, monkeypatch):
     monkeypatch.setattr(em, "FRAMES", 4)
     monkeypatch.setattr(em, "FILMED", 10)
+    monkeypatch.setattr(em, "FILMED_SHARE", 3)
     film = SimCLR(epochs=11, steps=1, batch_size=32).fit(features).film_
     assert len(film.epochs) <= 4
     assert film.epochs[0] == 1
     assert film.epochs[-1] == 11
     assert film.embedding.shape[1] == len(film.rows) == 10
+    monkeypatch.setattr(em, "FILMED_SHARE", 8)
+    assert len(SimCLR(epochs=1, steps=1, batch_size=32).fit(features).film_.rows) == 4
     monkeypatch.setattr(em, "FILM_NUMBERS", 4 * 128 * 3)
     assert len(SimCLR(epochs=1, steps=1, batch_size=32).fit(features).film_.rows) == 3

@@ -29,6 +29,7 @@ Progress = Callable[[dict[str, float]], None]  # is told the epoch, with its fra
 Embed = Callable[..., Tensor]  # embeddings of the subjects at the positions given, or of all
 # of the film: subjects at most, frames at most, and numbers in all at most (64 MB)
 FILMED, FRAMES, FILM_NUMBERS = 600, 40, 2**24
+FILMED_SHARE = 16  # nor more than one in so many that an epoch trains on: before the first E-step, only the film asks
 STARTED, ELECTED = "start", "elected"  # names of what is kept: of each start, then of the one that goes on
 
 
@@ -212,7 +213,8 @@ class Course:
         self.share = Share(self.network, self.sums, self._batch, len(inputs), apart=inputs.ndim > 2)
         self._steps = max(len(inputs) // self._batch, method.steps)
         self._augmentation = method.augment(inputs.shape[1:])
-        filmed = min(len(inputs), FILMED, max(FILM_NUMBERS // (FRAMES * self.network.encoder.dim), 1))
+        seen = max(self._steps * self._batch // FILMED_SHARE, 1)
+        filmed = min(len(inputs), FILMED, seen, max(FILM_NUMBERS // (FRAMES * self.network.encoder.dim), 1))
         # drawn by a generator of its own: being filmed changes nothing of the training
         self._filmed = np.sort(np.random.default_rng(method.seed).choice(len(inputs), filmed, replace=False))
         self._frames: dict[int, np.ndarray] = {}  # epoch -> embeddings of the filmed

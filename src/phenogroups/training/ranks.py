@@ -26,7 +26,7 @@ from phenogroups.networks.network import Network
 
 TIMEOUT = timedelta(minutes=10)  # that a process waits for another; one that has died is noticed at once
 PATIENCE = timedelta(days=1)  # the same while cohorts are read, as one machine may have to decode them
-BLOCK = 2**17  # numbers that are normalised at once
+BLOCK = 2**20  # numbers that are normalised at once
 
 _current: Sums = ALONE
 
@@ -207,8 +207,7 @@ class _Norm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, sums: Sums) -> tuple[Tensor, ...]:
         per_channel = (1, -1, *[1] * (x.ndim - 2))
         count = sums(torch.tensor(x.numel() // x.shape[1])).to(weight)
-        own = torch.cat([_of_subjects(part.to(weight)) for part in _blocks(x)])
-        mean = (sums(own.double().sum(0)) / count).to(weight)
+        mean = (sums(_of_subjects(x.to(weight)).double().sum(0)) / count).to(weight)
         own = torch.cat([_of_subjects((part - mean.view(per_channel)).square_()) for part in _blocks(x)])
         variance = (sums(own.double().sum(0)) / count).to(weight)
         ctx.save_for_backward(x, weight, mean, variance, count)
@@ -220,18 +219,21 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, variance, count = ctx.saved_tensors
         per_channel = (1, -1, *[1] * (x.ndim - 2))
-        parts, mean = list(zip(_blocks(x), _blocks(gradients[0]), strict=True)), mean.view(per_channel)
+        parts = list(zip(_blocks(x), _blocks(gradients[0]), strict=True))
         inverse = (variance + ctx.eps).rsqrt()
-        own = [torch.stack([_of_subjects(g.to(weight)), _of_subjects((part - mean) * g)]) for part, g in parts]
-        of_bias, of_weight = torch.cat(own, dim=1).double().sum(1) * torch.stack([torch.ones_like(inverse), inverse])
+        own = [torch.stack([_of_subjects(g.to(weight)), _of_subjects(part * g.to(weight))]) for part, g in parts]
+        of_bias, along_x = torch.cat(own, dim=1).double().sum(1)
+        of_weight = (along_x - mean * of_bias) * inverse
         along_bias, along_weight = ctx.sums(torch.stack([of_bias, of_weight])).to(weight) / count
-        direct, shift, slope = (
+        # d loss / dx = weight / deviation * (g - along_bias - y * along_weight), y the normalised x: linear in g and x
+        slope = -weight * inverse**2 * along_weight
+        direct, slope, constant = (
             factor.view(per_channel)
-            for factor in (weight * inverse, weight * inverse * along_bias, weight * inverse**2 * along_weight)
+            for factor in (weight * inverse, slope, -slope * mean - weight * inverse * along_bias)
         )
         of_x = torch.empty_like(x)
         for found, (part, g) in zip(_blocks(of_x), parts, strict=True):
-            found.copy_(torch.mul(part - mean, -slope).sub_(shift).addcmul_(g.to(weight), direct))
+            torch.addcmul(constant, part, slope, out=found).addcmul_(g, direct)
         return of_x, of_weight.to(weight), of_bias.to(weight), None, None
 
 
