@@ -82,7 +82,7 @@ def _shares(logits: Sequence[Tensor], potential: Tensor, count: int, sums: Sums)
 
     def of_block(block: Tensor) -> tuple[Tensor, Tensor]:
         q = torch.softmax(block + potential.to(block)[:, None], dim=0)
-        # the shares are what must be right; the curvature only says where to look next, and is quicker in single precision
+        # the shares must be right; the curvature only says where to look next, and is quicker in single precision
         return q.sum(1, dtype=torch.float64), q @ q.mT
 
     shares, products = (total / count for total in summed(map(of_block, logits), sums))
