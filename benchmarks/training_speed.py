@@ -6,6 +6,7 @@ own. The product's time has its share of the film, of which a fit takes a frame 
 Precision bf16-mixed and torch.compile are timed in the bare loop, beside the loss after the same steps.
 """
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import ERR, OUT, machine, write_result
+from common import ERR, OUT, RESULTS, machine, write_result
 from common import main as run_main
 from lightning_fabric import Fabric
 from rich.table import Table
@@ -33,6 +34,7 @@ from phenogroups.training.run import versions
 TARGET = 0.9  # of the bare loop's images per second
 LOSS_STEPS = 8  # after which losses of the variants are compared
 VARIANTS = ("32-true", "bf16-mixed", "compile")
+RESULT = RESULTS / "training_speed.json"  # rows that are not asked for are kept as they were
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,18 @@ class Row:
     augmentation: str
     steps: int  # of an epoch
     rounds: int  # epochs of each, by turns
+    variants: bool = True  # whether bf16 and torch.compile are tried too
 
 
 ROWS = {  # as in phenogroups/recipes; batches of 256 images of 224 pixels are cut to what a CPU does in seconds
-    "paper-32": Row("paper", (1, 32, 32), 256, "digits", 4, 5),
     "light-32": Row("light", (1, 32, 32), 256, "digits", 8, 7),
-    "resnet18-fundus-224": Row("resnet18", (3, 224, 224), 32, "fundus", 4, 5),
-    "resnet18-oct-224": Row("resnet18", (1, 224, 224), 32, "oct", 4, 5),
-    "resnet18-xray-224": Row("resnet18", (1, 224, 224), 32, "xray", 4, 5),
-    "densenet121-brain-128": Row("densenet121_projected", (1, 128, 128, 128), 8, "brain", 1, 2),
+    "paper-32": Row("paper", (1, 32, 32), 256, "digits", 2, 3),
+    "resnet18-xray-224": Row("resnet18", (1, 224, 224), 32, "xray", 2, 5),
+    # the same network: its variants are tried once
+    "resnet18-oct-224": Row("resnet18", (1, 224, 224), 32, "oct", 2, 5, variants=False),
+    "resnet18-fundus-224": Row("resnet18", (3, 224, 224), 32, "fundus", 2, 5, variants=False),
+    # a step takes half a minute on two cores, and compiling longer
+    "densenet121-brain-128": Row("densenet121_projected", (1, 128, 128, 128), 8, "brain", 1, 2, variants=False),
 }
 
 
@@ -61,8 +66,6 @@ class TrainingSpeed:
 
     rows: Annotated[tuple[str, ...], arg(metavar="NAME ...")] = tuple(ROWS)
     """Which encoders at which size."""
-    variants: bool = True
-    """Whether bf16 and torch.compile are tried too."""
 
     def build(self, _: int) -> None:
         unknown = [name for name in self.rows if name not in ROWS]
@@ -70,15 +73,18 @@ class TrainingSpeed:
             raise ValueError(f"Expected rows among {', '.join(ROWS)}. Received: {', '.join(unknown)}.")
 
     def run(self) -> None:
-        rows = []
+        kept = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
+        rows = [row for row in kept if row["row"] in ROWS and row["row"] not in self.rows]
         for name in self.rows:
             say(f"{name}: {ROWS[name]}", ERR)
-            found = {"row": name, **vars(ROWS[name]), **by_turns(ROWS[name])}
+            found = {"row": name, **vars(ROWS[name]), **by_turns(ROWS[name]), "load": machine()["load"]}
+            del found["variants"]
             found["peak_mb"] = {way: in_its_own_process(name, way) for way in ("product", "bare")}
-            if self.variants:
+            if ROWS[name].variants:
                 found["variants"] = {way: in_its_own_process(name, way) for way in VARIANTS}
             rows.append(found)
             self.show(rows)
+            rows.sort(key=lambda row: list(ROWS).index(row["row"]))
             # row by row: whoever stops a long run keeps what was measured
             path = write_result("training_speed", {
                 "options": vars(self), "rows": rows, "machine": machine(), "versions": versions(),

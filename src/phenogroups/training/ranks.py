@@ -26,7 +26,7 @@ from phenogroups.networks.network import Network
 
 TIMEOUT = timedelta(minutes=10)  # that a process waits for another; one that has died is noticed at once
 PATIENCE = timedelta(days=1)  # the same while cohorts are read, as one machine may have to decode them
-BLOCK = 2**20  # numbers that are normalised at once
+BLOCK = 2**18  # numbers that are normalised at once
 
 _current: Sums = ALONE
 
