@@ -116,11 +116,16 @@ def memory(found: Found) -> list[str]:
 
 
 def predict(found: Found) -> list[str]:
-    rates = {name: median(one["images_per_second"] for one in rows) for name, rows in found["rounds"].items()}
-    peaks = ", ".join(f"{int(count):,} images {mb:.0f} MB" for count, mb in found["peak_memory_mb"].items())
-    lines = table(("product, images/s", "bare encoder, images/s", "ratio"),
-                  [(f"{rates['product']:.4g}", f"{rates['bare']:.4g}", f"{found['ratio']:.2f}")])  # fmt: skip
-    return [*lines, "", f"Peak memory: {peaks}."]
+    def cells(row: Found) -> Iterable[str]:
+        rates = {name: median(one["images_per_second"] for one in rows) for name, rows in row["rounds"].items()}
+        yield f"{row['images']:,} x {row['side']} x {row['side']}, {row['files']}"
+        yield row["encoder"]
+        yield from (f"{rates[name]:.4g}" for name in ("product", "bare"))
+        yield f"{row['ratio']:.2f}"
+        yield ", ".join(f"{mb:.0f} ({int(count):,} images)" for count, mb in row["peak_memory_mb"].items())
+
+    titles = ("images", "encoder", "product, images/s", "bare encoder, images/s", "ratio", "peak memory, MB")
+    return table(titles, map(cells, found["rows"].values()))
 
 
 def report(found: Found) -> list[str]:
