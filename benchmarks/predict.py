@@ -47,6 +47,7 @@ class Row:
 ROWS = {
     "png-32": Row(images=100_000, side=32, files="png"),
     "npy-32": Row(images=100_000, side=32, files="npy"),
+    "cache-32": Row(images=100_000, side=32, files="cache"),
     "png-224": Row(images=1_000, side=224, files="png", encoder="resnet18"),
 }
 RESULT = RESULTS / "predict.json"  # rows that are not asked for are kept as they were
