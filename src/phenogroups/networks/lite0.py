@@ -1,0 +1,113 @@
+"""EfficientNet-Lite0 with ImageNet weights that come as a package of the index, so that no hub is needed.
+
+The geometry is that of the published network (Tan & Le 2019; the "Lite" variant has no squeeze-and-excitation and
+ReLU6 in place of Swish), the names of its tensors are those of the file.
+"""
+
+from collections import OrderedDict
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+DIM = 1280
+SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # of the weights' file
+CLASSES = 1000  # of ImageNet: its classifier is in the file, but not in the encoder
+NORM = {"momentum": 0.01, "eps": 1e-3}
+# repeats, kernel, stride of the first, expansion, channels in, channels out
+STAGES = (
+    (1, 3, 1, 1, 32, 16),
+    (2, 3, 2, 6, 16, 24),
+    (2, 5, 2, 6, 24, 40),
+    (3, 3, 2, 6, 40, 80),
+    (3, 5, 1, 6, 80, 112),
+    (4, 5, 2, 6, 112, 192),
+    (1, 3, 1, 6, 192, 320),
+)
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution padded as TensorFlow pads, where the weights were learned: what is odd goes to the right and below.
+
+    With stride 1 and odd kernels that is symmetric, and torch's own padding does it.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
+        padding = kernel // 2 if stride == 1 else 0
+        super().__init__(channels_in, channels_out, kernel, stride, padding, groups=groups, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.stride[0] > 1:
+            missing = [
+                max((-(-side // stride) - 1) * stride + kernel - side, 0)
+                for side, stride, kernel in zip(input.shape[2:], self.stride, self.kernel_size, strict=True)
+            ]
+            height, width = missing
+            input = F.pad(input, (width // 2, width - width // 2, height // 2, height - height // 2))
+        return super().forward(input)
+
+
+class MBConv(nn.Module):
+    """Inverted residual block: expand, filter each channel by itself, project (Sandler et al. 2018)."""
+
+    def __init__(self, kernel: int, stride: int, expansion: int, channels_in: int, channels_out: int) -> None:
+        super().__init__()
+        wide = channels_in * expansion
+        self.adds_input = stride == 1 and channels_in == channels_out
+        if expansion > 1:
+            self._expand_conv = SameConv2d(channels_in, wide, 1)
+            self._bn0 = nn.BatchNorm2d(wide, **NORM)
+        self._depthwise_conv = SameConv2d(wide, wide, kernel, stride, groups=wide)
+        self._bn1 = nn.BatchNorm2d(wide, **NORM)
+        self._project_conv = SameConv2d(wide, channels_out, 1)
+        self._bn2 = nn.BatchNorm2d(channels_out, **NORM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        if hasattr(self, "_expand_conv"):
+            y = F.relu6(self._bn0(self._expand_conv(y)), inplace=True)
+        y = F.relu6(self._bn1(self._depthwise_conv(y)), inplace=True)
+        y = self._bn2(self._project_conv(y))
+        return y + x if self.adds_input else y
+
+
+class Lite0(nn.Module):
+    """From images with values from 0 to 1 to embeddings of 1,280 numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._conv_stem = SameConv2d(3, 32, 3, 2)
+        self._bn0 = nn.BatchNorm2d(32, **NORM)
+        self._blocks = nn.ModuleList(
+            MBConv(kernel, stride if i == 0 else 1, expansion, channels_in if i == 0 else channels_out, channels_out)
+            for repeats, kernel, stride, expansion, channels_in, channels_out in STAGES
+            for i in range(repeats)
+        )
+        self._conv_head = SameConv2d(STAGES[-1][-1], DIM, 1)
+        self._bn1 = nn.BatchNorm2d(DIM, **NORM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x.expand(-1, 3, -1, -1) * 255 - 127) / 128  # a grey image is given three times
+        x = F.relu6(self._bn0(self._conv_stem(x)), inplace=True)
+        for block in self._blocks:
+            x = block(x)
+        return F.relu6(self._bn1(self._conv_head(x)), inplace=True).mean((2, 3))
+
+
+def fused(network: Lite0) -> Lite0:
+    """A copy for evaluation whose batch normalisations are folded into the convolutions before them: same embeddings
+    to rounding, fewer passes over memory."""
+    from copy import deepcopy
+
+    network = deepcopy(network).eval()
+    pairs = {"_conv_stem": "_bn0", "_conv_head": "_bn1", "_expand_conv": "_bn0", "_depthwise_conv": "_bn1",
+             "_project_conv": "_bn2"}
+    for module in network.modules():
+        for conv, norm in pairs.items():
+            if hasattr(module, conv):
+                setattr(module, conv, fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm)))
+                setattr(module, norm, nn.Identity())
+    return network
