@@ -158,7 +158,7 @@ class Case:
         blocks = max(1, min(READY // (rows * self.row.side**2), self.row.images // rows))
         rng = np.random.default_rng(0)
         ready = [as_tensor(rng.random((rows, *method.input_shape_), dtype=np.float32)) for _ in range(blocks)]
-        encoder, count = method.encoder_of(method.network_), 0
+        encoder, count = method.whole_encoder, 0
         with torch.no_grad():
             encoder(ready[0])
             began, cpu = perf_counter(), process_time()

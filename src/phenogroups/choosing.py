@@ -20,8 +20,8 @@ MOST_SUBJECTS = (
     3000  # that are looked at, half of them patients where there are as many; more cost time and tell little
 )
 OF_THE_NETWORK = (
-    "encoder", "weights", "backbone_rate", "augmentation", "batch_size", "steps", "learning_rate", "device",
-    "precision", "seed",
+    "encoder", "weights", "fine_tune", "backbone_rate", "augmentation", "batch_size", "steps", "learning_rate",
+    "device", "precision", "seed",
 )  # fmt: skip
 
 Told = Callable[[str], None]
@@ -68,6 +68,10 @@ def _embeddings(cohort: Cohort, method: Method, kept: Path | None, told: Told) -
         return [np.asarray(cohort.inputs, np.float64)]
     known = {f.name for f in fields(method)}
     network = DeepUCSL(**{name: getattr(method, name) for name in OF_THE_NETWORK if name in known})
+    eyes = network.look(cohort.inputs)
+    if eyes is not None:  # a table like any other, and the same by every encoder of it
+        told("embedding images")
+        return [network.see(eyes, cohort.inputs).astype(np.float64)]
     seen = {"cohort": cohort.fingerprint, "settings": settings_of(network), "versions": versions()}
     digest = sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
     found, inputs = [], cohort.inputs

@@ -102,7 +102,8 @@ class TableColumns:
     split: Column = None
     """Column whose word train means trained on; all other rows are held out."""
     size: Annotated[tuple[int, ...], arg(metavar="SIDE ...", help_behavior_hint="")] = ()
-    """Resize images to this (height width, or depth height width)."""
+    """Resize images to this (height width, or depth height width); by default, pictures from 64 pixels a side on to
+    224 224, unless another encoder than lite0 is named."""
     frame: Annotated[tuple[int, ...], arg(metavar="SIDE ...", help_behavior_hint="")] = ()
     """Then crop or pad them to this about their centre, without a change of scale."""
     channels: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: as found)")] = None
@@ -112,10 +113,9 @@ class TableColumns:
         arg(metavar="{unit,minmax,standardise,imagenet}", help_behavior_hint="(default: unit)"),
     ] = None
     """What is done to the numbers of each image; unit: integers to 0..1, others as they are."""
-    cache: Annotated[
-        Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: only if memory is too small)")
-    ] = None
-    """Decode images once into a file in this folder and train from there, whatever the cohort's size."""
+    cache: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: only from 1 GB on)")] = None
+    """Decode images once into a file in this folder and train from there, whatever the cohort's size; what a frozen
+    encoder makes of images is kept there too."""
     recipe: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
     """Settings of one of the paper's cohorts, such as odir or odir-fast, or a TOML file; other options win over it."""
 
@@ -124,11 +124,16 @@ class TableColumns:
 
         return Recipe() if self.recipe is None else recipe(self.recipe)
 
-    def prepare(self, table: Path, spec: "TableSpec | None" = None) -> "tuple[pd.DataFrame, Path, TableSpec]":
-        """The rows of a table or of a folder, where their images lie, and which column means what."""
+    def prepare(
+        self, table: Path, spec: "TableSpec | None" = None, *, resized: bool = True
+    ) -> "tuple[pd.DataFrame, Path, TableSpec]":
+        """The rows of a table or of a folder, where their images lie, and which column means what.
+
+        `resized`: pictures that suit the default encoder are read at the size that it was trained at.
+        """
         from phenogroups.data.layouts import open_table
         from phenogroups.data.reading import Reading
-        from phenogroups.data.tables import resolve_features
+        from phenogroups.data.tables import resolve_features, resolve_size
 
         if self.image is not None and self.features_file is not None:
             raise ValueError("Expected --image or --features-file. Received both. Say which is to be learned from.")
@@ -143,14 +148,18 @@ class TableColumns:
         chosen = self.chosen()
         reading = {name: given[name] for name in vars(Reading()) if name in given}
         rows, spec = chosen.rows(found.rows, chosen.spec(found.spec, columns, reading))
-        return rows, found.folder, resolve_features(rows, spec)
+        spec = resolve_features(rows, spec)
+        if resized and (spec_of_size := resolve_size(rows, spec, found.folder)) != spec:
+            spec = spec_of_size
+            say("Images are resized to 224 x 224, at which the encoder lite0 was trained (--size for another).", ERR)
+        return rows, found.folder, spec
 
-    def read(self, table: Path, spec: "TableSpec | None" = None) -> "tuple[Cohort, TableSpec]":
+    def read(self, table: Path, spec: "TableSpec | None" = None, *, resized: bool = True) -> "tuple[Cohort, TableSpec]":
         """The cohort and how it was read, its feature columns named; a `spec` given is that of an earlier table."""
         from phenogroups.data.stored import StoredRows
         from phenogroups.data.tables import read_cohort
 
-        rows, home, spec = self.prepare(table, spec)
+        rows, home, spec = self.prepare(table, spec, resized=resized)
         with counting_bar("reading") as progress:
             cohort = read_cohort(
                 rows, spec, folder=home, name=table.resolve().stem, cache=self.cache, progress=progress
@@ -228,14 +237,22 @@ class Discover(Who):
     """Processes that train together on each machine: one for each GPU, or several on one processor."""
     nodes: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 1, or as torchrun says)")] = None
     """Machines that train together, each started with this command (docs/scale.md)."""
+    fine_tune: bool = False
+    """Let an encoder with weights learn too, once the subgroups are found; kept only if that helps the diagnosis."""
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
-    """Any other setting of the method, such as epochs=20 encoder=resnet18; a wrong name lists all."""
+    """Any other setting of the method, such as epochs=20 encoder=light; a wrong name lists all."""
     resume: bool = False
     """Go on after the last epoch that an interrupted run of the same command kept, to the same bits."""
     workers: int = 0
     """Threads that read ahead from a cohort on disk (--cache); any number gives the same bits."""
 
     def run(self) -> None:
+        from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
+
+        with keeping_embeddings(embeddings_folder(self.cache), aside):
+            self.find()
+
+    def find(self) -> None:
         import shutil
         from dataclasses import asdict
 
@@ -248,6 +265,7 @@ class Discover(Who):
         name = self.method or chosen.method
         least, most = parse_subgroups(self.subgroups or str(chosen.subgroups))
         settings = {"n_subgroups": least, "seed": self.seed, **chosen.settings_of(name), **parse_settings(self.set)}
+        settings |= {"fine_tune": True} if self.fine_tune else {}
         method = build_method(name, settings)
         left = [setting for setting in chosen.settings if setting not in chosen.settings_of(name)]
         if left:
@@ -261,8 +279,9 @@ class Discover(Who):
         if study is not None:
             cohort = study.joined
         else:
-            cohort, spec = self.read(Path(self.cohort))
+            cohort, spec = self.read(Path(self.cohort), resized=method.by_lite0)
             table = asdict(spec)
+        say_who_sees(method, cohort)
         choice = self.choose(cohort, method, least, most) if most > least else None
         if choice is not None and choice.subgroups == 1:
             for sentence in report_none(cohort, method, self.out, choice, table=table):
@@ -307,8 +326,12 @@ class Discover(Who):
 
     def choose(self, cohort: "Cohort", method: "Method", least: int, most: int) -> "Choice":
         from phenogroups.choosing import number_of_subgroups
+        from phenogroups.data.embeddings import telling_of_embeddings
 
-        with ERR.status("looking for the number of subgroups") as status:
+        def seen(done: int, total: int) -> None:
+            status.update(f"looking for the number of subgroups: {embedding_words(done, total)}")
+
+        with ERR.status("looking for the number of subgroups") as status, telling_of_embeddings(seen):
             return number_of_subgroups(
                 cohort, method, least=least, most=most, kept=self.choosing,
                 told=lambda what: status.update(f"looking for the number of subgroups: {what}"),
@@ -338,6 +361,8 @@ class Compare(Who):
     """How many subgroups to look for."""
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
     """Settings of all methods that have them, or of one: epochs=20 simclr.temperature=0.5; a wrong name lists all."""
+    fine_tune: bool = False
+    """Let encoders with weights learn too, once subgroups are found; kept only where that helps the diagnosis."""
     out: Path = Path("phenogroups-compare")
     """Folder to write, or to go on with."""
     isolated: bool = True
@@ -346,15 +371,16 @@ class Compare(Who):
     def run(self) -> int:
         with ERR.status("starting"):
             from phenogroups.comparison import build_methods, check_folder, compare
+            from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
 
         chosen = self.chosen()
         subgroups = self.subgroups or (None if self.recipe is None else chosen.subgroups)
-        settings = {**chosen.settings, **parse_settings(self.set)}
-        build_methods(self.methods, settings, subgroups or 2)  # a wrong one is said before anything is read
+        settings = {**chosen.settings, **parse_settings(self.set), **({"fine_tune": True} if self.fine_tune else {})}
+        built = build_methods(self.methods, settings, subgroups or 2)  # a wrong one is said before anything is read
         check_folder(self.out)
-        cohort, test = self.who()
+        cohort, test = self.who(resized=any(method.by_lite0 for method in built.values()))
         try:
-            with comparing_bar() as progress:
+            with comparing_bar() as progress, keeping_embeddings(embeddings_folder(self.cache), aside):
                 found = compare(
                     cohort, self.methods, self.out, seeds=self.seeds, splits=self.splits, n_subgroups=subgroups,
                     settings=settings, test=test, held_out=self.held_out, isolated=self.isolated, progress=progress,
@@ -366,12 +392,12 @@ class Compare(Who):
         say_what_was_compared(found)
         return 1 if found.failures else 0
 
-    def who(self) -> "tuple[Cohort | Study, Cohort | None]":
+    def who(self, *, resized: bool) -> "tuple[Cohort | Study, Cohort | None]":
         """The cohort or example asked for, and the test cohort if there is one."""
         study = self.example()
         if study is not None:
             return study, None
-        cohort, spec = self.read(Path(self.cohort))
+        cohort, spec = self.read(Path(self.cohort), resized=resized)
         if self.test is None:
             return cohort, None
         test, _ = self.read(self.test, spec)
@@ -525,6 +551,22 @@ def say(text: str, where: Console = OUT) -> None:
     where.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def say_who_sees(method: "Method", cohort: "Cohort") -> None:
+    """Which encoder looks at images, and whether it learns."""
+    from phenogroups.methods import Consensus
+    from phenogroups.networks.encoders import has_weights
+
+    method = method.run(0) if isinstance(method, Consensus) else method
+    if cohort.inputs.ndim == 2 or not hasattr(method, "encoder_for"):
+        return
+    name, weights = method.encoder_for(cohort.inputs), getattr(method, "weights", None)  # pyright: ignore
+    if has_weights(name, weights):
+        learns = "which are fine-tuned" if getattr(method, "fine_tune", False) else "which stay as they are"
+        say(f"Images are seen by the encoder {name} with weights learned elsewhere, {learns}.", ERR)
+    else:
+        say(f"Images are seen by the encoder {name}, from random weights.", ERR)
+
+
 def say_what_was_found(found: "Discovery") -> None:
     from phenogroups.evaluation.scores import score_table
 
@@ -574,24 +616,36 @@ def comparing_bar() -> Iterator[Callable[["Step"], None]]:
 
 @contextmanager
 def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None] | None]:
-    """A bar over the epochs, with the losses and the time left; none for a method that has no epochs."""
+    """A bar over the epochs, with the losses and the time left; before it, one over the images that are embedded.
+
+    None is told of epochs if the method has none.
+    """
     from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
+    from phenogroups.data.embeddings import telling_of_embeddings
+
     epochs = getattr(method, "passes", None)
-    if epochs is None:
-        yield None
-        return
     columns = ("{task.description}", BarColumn(), "{task.fields[losses]}", TimeRemainingColumn(), "left")
     with Progress(*columns, console=ERR) as bar:
-        task = bar.add_task(f"epoch 1/{epochs}", total=epochs, losses="")
+        looking = bar.add_task("", losses="", visible=False)
+        task = bar.add_task(f"epoch 1/{epochs}", total=epochs, losses="", visible=epochs is not None)
 
         def show(row: dict[str, float]) -> None:
             losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name not in ("epoch", "run"))
             run = f"run {row['run']}, " if "run" in row else ""
-            epoch = min(int(row["epoch"]) + 1, epochs)
+            epoch = min(int(row["epoch"]) + 1, epochs or 1)
             bar.update(task, completed=row["epoch"], losses=losses, description=f"{run}epoch {epoch}/{epochs}")
 
-        yield show
+        def seen(done: int, total: int) -> None:
+            words = embedding_words(done, total)
+            bar.update(looking, completed=done, total=total, description=words, visible=done < total)
+
+        with telling_of_embeddings(seen):
+            yield show if epochs is not None else None
+
+
+def embedding_words(done: int, total: int) -> str:
+    return f"embedding images {done:,} of {total:,}"
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from rich.console import Console
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from phenogroups.data.cohort import UNKNOWN, Cohort
+from phenogroups.data.embeddings import keeping_embeddings, kept_in
 from phenogroups.data.study import Study
 from phenogroups.evaluation import ranking
 from phenogroups.evaluation.ranking import COSTS, KINDS, RANKED, TITLES
@@ -211,6 +212,9 @@ def check_found(found: Found) -> None:
 def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float], None]) -> dict[str, Any]:
     """Train one method and score it; what it says of itself is kept too."""
     torch.set_num_threads(job["threads"])
+    if job["embeddings"] is not None:  # a process of its own knows nothing of the caller's folder
+        with keeping_embeddings(job["embeddings"], lambda _: None):
+            return run_cell(study, {**job, "embeddings": None}, progress)
     train, scored, diagnosed = study.parts(job["seed"])
     method = build_method(job["method"], job["settings"])
     began = time.perf_counter()
@@ -273,7 +277,10 @@ def _run_all(
 
 def _run_one(cell: Cell, study: Study, worker: Isolated | None, progress: Callable[[float], None]) -> dict[str, Any]:
     """Numbers, or why there are none: one method's failure does not stop the others."""
-    job = {"method": cell.method, "settings": cell.settings, "seed": cell.seed, "threads": torch.get_num_threads()}
+    job = {
+        "method": cell.method, "settings": cell.settings, "seed": cell.seed, "threads": torch.get_num_threads(),
+        "embeddings": kept_in(),
+    }  # fmt: skip
     try:
         if worker is not None:
             return {"status": "finished", **worker(job, progress)}

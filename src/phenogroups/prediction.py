@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.data.cohort import Cohort, CohortError, refuse_repeated, subgroup_letter
+from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
 from phenogroups.data.layouts import open_table
 from phenogroups.data.streaming import Block, blocks_of, cached_rows, decoded_blocks
 from phenogroups.data.tables import (
@@ -88,8 +89,9 @@ def predict_table(
     method.check_covariates(Cohort(blank, blank[:, 0], subject, covariates=covariates))  # before anything is decoded
     columns = ["subject", *prediction_columns(Prediction.of_tensors(method.blank()), method), PROBLEM]
     assigned = Assigned(Path(out), len(rows))
+    kept = None if cache is None else embeddings_folder(Path(cache))  # new subjects are many, and asked for once
     try:
-        with whole_file(Path(out)) as file:
+        with whole_file(Path(out)) as file, keeping_embeddings(kept, note or (lambda _: None)):
             for block in _blocks(rows, spec, home, method.input_shape_, cache, progress):
                 said = _predict(method, block, subject, covariates).reindex(columns=columns)
                 _count(assigned, said, rows, spec, note)

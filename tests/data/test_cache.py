@@ -172,9 +172,9 @@ def test_two_processes_do_not_decode_the_same(home):
     read(home, progress=lock)
 
 
-def test_a_cohort_larger_than_memory_goes_to_the_cache_of_the_user(home, monkeypatch):
+def test_a_cohort_too_large_for_memory_goes_to_the_cache_of_the_user(home, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(home.parent / "user"))
-    monkeypatch.setattr("phenogroups.data.tables.larger_than_memory", lambda count, first: True)
+    monkeypatch.setattr(caching, "MOST_HELD", 40 * 16 * 16 * 4 - 1)
     cohort = read(home, cache=False)
     assert isinstance(cohort.inputs, StoredRows)
     assert cohort.inputs.path.is_relative_to(home.parent / "user" / "phenogroups")

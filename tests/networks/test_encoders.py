@@ -18,6 +18,8 @@ CASES = [
     ("light", (3, 100, 224), 128),
     ("light", (1, 5, 64, 3), 128),
     ("light", (2, 24, 24, 24), 128),
+    ("lite0", (1, 32, 48), 1280),
+    ("lite0", (3, 64, 64), 1280),
     ("resnet18", (3, 64, 64), 512),
     ("resnet18", (1, 32, 32, 32), 512),
     ("densenet121", (1, 32, 32), 1024),
@@ -39,7 +41,7 @@ def _one_thread():
 @pytest.mark.parametrize(("name", "shape", "dim"), CASES)
 def test_an_encoder_embeds_and_learns(name, shape, dim):
     torch.manual_seed(0)
-    encoder = build_encoder(name, shape)
+    encoder = build_encoder(name, shape, "random")
     embedding = encoder(torch.randn(4, *shape))
     assert embedding.shape == (4, dim)
     assert encoder.dim == dim
@@ -135,8 +137,23 @@ def test_mlp_standardises_its_features():
     torch.testing.assert_close(encoder(x), encoder.layers(torch.tensor(standard).float()), rtol=1e-4, atol=1e-4)
 
 
-def test_default_encoders():
-    assert [default_encoder(shape) for shape in [(9,), (1, 8, 8), (1, 8, 8, 8)]] == ["mlp", "light", "light"]
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ((9,), "mlp"), ((1, 8, 8), "light"), ((1, 8, 8, 8), "light"), ((1, 64, 64), "lite0"), ((3, 224, 64), "lite0"),
+        ((3, 224, 63), "light"), ((2, 224, 224), "light"), ((1, 64, 64, 64), "light"),
+    ],
+)  # fmt: skip
+def test_default_encoders(shape, name):
+    assert default_encoder(shape) == name
+    assert default_encoder(shape, "a file") == ("mlp" if name == "mlp" else "light")
+
+
+@pytest.mark.parametrize(("low", "high", "name"), [(0, 1, "lite0"), (-0.1, 1, "light"), (0, 255, "light")])
+def test_the_default_looks_at_values(low, high, name):
+    inputs = np.full((3, 1, 64, 64), low, np.float32)
+    inputs[-1, 0, 5, 7] = high
+    assert default_encoder((1, 64, 64), None, inputs) == name
 
 
 @pytest.mark.parametrize(
@@ -146,6 +163,9 @@ def test_default_encoders():
         ("mlp", (1, 32, 32), r"Expected features.*Received.*\(1, 32, 32\).*'light'"),
         ("light", (12,), r"Expected images.*Received.*\(12,\).*'mlp'"),
         ("densenet121", (12, 3), "Expected images.*'mlp'"),
+        ("lite0", (3, 28, 64), r"at least 32 pixels.*\(3, 28, 64\).*'light'"),
+        ("lite0", (2, 64, 64), r"1 or 3 channels.*\(2, 64, 64\).*'light'"),
+        ("lite0", (1, 64, 64, 64), r"1 or 3 channels.*'light' for volumes"),
         ("resnet18", (3, 28, 64), r"at least 32 pixels.*\(3, 28, 64\).*'light'"),
     ],
 )

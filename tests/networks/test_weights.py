@@ -1,6 +1,7 @@
 """Weights from elsewhere: ResNet-18 as torchvision names and computes it, and files for every encoder."""
 
 import re
+from contextvars import ContextVar
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from phenogroups.data import embeddings
+from phenogroups.data.cohort import Cohort
 from phenogroups.methods import Classifier, DeepUCSL
 from phenogroups.networks import weights as weights_file
 from phenogroups.networks.encoders import build_encoder
@@ -202,25 +205,31 @@ def pretrained(images, tmp_path_factory) -> tuple[Classifier, str]:
 
 def test_a_frozen_encoder_stays_what_it_was(images, pretrained):
     before, path = pretrained
-    method = DeepUCSL(weights=path, backbone_rate=0, restarts=2, **QUICK).fit(images)
-    assert same_weights(before.network_.encoder, method.network_.encoder)  # running statistics too
-    assert (method.transform(images) == before.transform(images)).all()
+    method = DeepUCSL(weights=path, restarts=2, **QUICK).fit(images)
+    assert same_weights(before.network_.encoder, method.eyes_)  # running statistics too
+    assert not any(weight.requires_grad for weight in method.eyes_.parameters())
+    table = Cohort(before.transform(images), images.diagnosis)  # what was trained was trained on its embeddings
+    on_table = DeepUCSL(restarts=2, **QUICK).fit(table)
+    np.testing.assert_allclose(method.predict_subgroup_proba(images), on_table.predict_subgroup_proba(table), atol=1e-5)
 
 
-def test_a_frozen_encoder_is_not_put_into_training(pretrained):
-    network = DeepUCSL(weights=pretrained[1], backbone_rate=0).build((1, 16, 16)).train()
-    assert network.heads.training
-    assert not any(module.training for module in network.encoder.modules())
-    assert not any(weight.requires_grad for weight in network.encoder.parameters())
+def test_a_maps_gradient_flows_through_a_frozen_encoder(images, pretrained):
+    from phenogroups.report.saliency import expected_gradients
+
+    method = DeepUCSL(weights=pretrained[1], restarts=1, **QUICK).fit(images)
+    found = expected_gradients(method, images.inputs[0], images.inputs[1:9], 0)
+    assert found.shape == images.input_shape[1:]
+    assert np.abs(found).max() > 0
 
 
-def test_cohorts_are_embedded_once_by_a_frozen_encoder(images, pretrained, monkeypatch):
-    from phenogroups.training import em
+def test_a_cohort_is_embedded_once_by_a_frozen_encoder(images, pretrained, monkeypatch):
+    from phenogroups.training import embedding
 
-    calls, embed = [], em.embed
-    monkeypatch.setattr(em, "embed", lambda *a: calls.append(len(a[1])) or embed(*a))
-    DeepUCSL(weights=pretrained[1], backbone_rate=0, restarts=1, **{**QUICK, "epochs": 4}).fit(images)
-    assert calls == [len(images)]
+    seen, see = [], embedding._see
+    monkeypatch.setattr(embedding, "_see", lambda *a: seen.append(len(a[2])) or see(*a))
+    monkeypatch.setattr(embeddings, "_store", ContextVar("store", default=embeddings.Memory()))  # noqa: B039
+    DeepUCSL(weights=pretrained[1], **{**QUICK, "epochs": 4}).fit(images).predict(images)
+    assert sum(seen) == len(images)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.1])
@@ -232,15 +241,21 @@ def test_the_backbone_learns_at_its_share_of_the_pace(images, pretrained, rate, 
         return step(optimizer, *arguments, **named)
 
     monkeypatch.setattr(torch.optim.Adam, "step", observed)
-    method = DeepUCSL(weights=pretrained[1], backbone_rate=rate, restarts=1, **QUICK).fit(images)
+    method = DeepUCSL(weights=pretrained[1], fine_tune="throughout", backbone_rate=rate, restarts=1, **QUICK).fit(
+        images
+    )
     for epoch in range(2):
         pace = method.learning_rate * method.pace(epoch)
         assert rates[3 * epoch] == pytest.approx([rate * pace, pace])
     assert not same_weights(pretrained[0].network_.encoder, method.network_.encoder)
 
 
-def test_without_weights_all_learn_alike():
-    assert DeepUCSL().encoder_rate == 1
+def test_nothing_random_is_fine_tuned(images):
+    with pytest.raises(ValueError, match=r"encoder with weights to fine-tune. Received: 'light'"):
+        DeepUCSL(fine_tune=True, **QUICK).fit(images)
+
+
+def test_a_rate_is_no_less_than_nothing():
     with pytest.raises(ValueError, match="backbone_rate of at least 0"):
         DeepUCSL(backbone_rate=-1.0).check_settings()
 

@@ -28,7 +28,7 @@ def test_expected_gradients_of_a_linear_gate_are_its_weights_times_the_way():
     def read(network, z, beliefs):
         return {"subgroup": torch.cat([-z, z], dim=1).sigmoid()}
 
-    method = SimpleNamespace(encoder_of=lambda network: gate, network_=None, beliefs_=None, read=read)
+    method = SimpleNamespace(whole_encoder=gate, network_=None, beliefs_=None, read=read)
     rng = np.random.default_rng(0)
     own, others = rng.normal(size=6).astype(np.float32), rng.normal(size=(30, 6)).astype(np.float32)
     expected = gate.weight.detach().numpy()[0] * (own - others.mean(axis=0))

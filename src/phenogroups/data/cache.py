@@ -20,13 +20,14 @@ import numpy as np
 
 from phenogroups.data.cohort import CohortError
 from phenogroups.data.decoding import UnreadableInput
-from phenogroups.data.reading import Reading, read_input
+from phenogroups.data.reading import Reading, read_ahead, read_input
 from phenogroups.data.stored import StoredRows
 from phenogroups.data.untrusted import machine_memory
 
 FORMAT = 1  # of the key; raised when decoding changes
 RECORD = np.dtype([("row", "<i8"), ("crc", "<u4")])  # one entry of the journal
 DTYPE = np.dtype("<f4")
+MOST_HELD, SHARE = 2**30, 0.5  # bytes of decoded inputs in memory, and the machine's share of it, at most
 
 Locate = Callable[[], Path]  # raises UnreadableInput where a cell names no file that may be read
 
@@ -35,10 +36,10 @@ def user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phenogroups" / "decoded"
 
 
-def larger_than_memory(count: int, first: np.ndarray, share: float = 0.5) -> bool:
-    """Whether so many inputs like the first would fill more than a share of the machine's memory."""
+def too_large_to_hold(count: int, first: np.ndarray) -> bool:
+    """Whether so many inputs like the first would fill more memory than they may."""
     memory = machine_memory()
-    return memory is not None and count * first.nbytes > share * memory
+    return count * first.nbytes > min(MOST_HELD, SHARE * memory if memory is not None else MOST_HELD)
 
 
 def cached_inputs(
@@ -95,13 +96,16 @@ def _decode_all(
     begin = 0 if not done else _header(partial)[0]
     try:
         with partial.open("r+b" if done else "w+b") as numbers, journal.open("ab" if done else "wb") as log:
-            for row, where in enumerate(locate):
+            left = read_ahead(
+                (where for row, where in enumerate(locate) if row not in done), lambda path: read_input(path, reading)
+            )
+            for row in range(len(locate)):
                 if row not in done:
-                    try:
-                        image = np.ascontiguousarray(read_input(where(), reading), dtype=DTYPE)
-                    except UnreadableInput as error:
-                        broken.append((row, str(error)))
+                    image = next(left)
+                    if isinstance(image, UnreadableInput):
+                        broken.append((row, str(image)))
                         continue
+                    image = np.ascontiguousarray(image, dtype=DTYPE)
                     shapes[row] = image.shape
                     if shape is None:
                         shape = image.shape

@@ -219,16 +219,21 @@ class Cohort:
         """A cohort from a table with one row per subject, or from a folder; the words are those of `tables.TableSpec`.
 
         Image paths begin in `folder`, by default the table's own. With a folder `cache`, images are decoded into a file
-        there and stay on disk.
+        there and stay on disk. Unless a `reading` is given, images from 64 pixels a side on are resized to 224, at
+        which the default encoder was trained.
         """
         from phenogroups.data.layouts import read_layout
-        from phenogroups.data.tables import TableSpec, read_cohort
+        from phenogroups.data.tables import TableSpec, home_of, read_cohort, read_table, resolve_size
 
         if isinstance(table, str | Path) and Path(table).is_dir():
-            layout, name = read_layout(table), Path(table).resolve().stem
-            spec = replace(layout.spec, **columns)
-            return read_cohort(layout.rows, spec, folder=layout.folder, name=name, cache=cache)
-        return read_cohort(table, TableSpec(**columns), folder=folder, cache=cache)
+            layout = read_layout(table)
+            rows, home, spec = layout.rows, layout.folder, replace(layout.spec, **columns)
+        else:
+            rows, home, spec = read_table(table), home_of(table, folder), TableSpec(**columns)
+        if "reading" not in columns:
+            spec = resolve_size(rows, spec, home)
+        name = Path(table).resolve().stem if isinstance(table, str | Path) else None
+        return read_cohort(rows, spec, folder=home, name=name, cache=cache)
 
 
 def refuse_repeated(subject: np.ndarray) -> None:

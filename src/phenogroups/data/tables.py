@@ -12,9 +12,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from phenogroups.data.cache import cached_inputs, larger_than_memory, user_cache
+from phenogroups.data.cache import cached_inputs, too_large_to_hold, user_cache
 from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError, name_rows, refuse_repeated
-from phenogroups.data.reading import Reading, UnreadableInput, read_input
+from phenogroups.data.reading import (
+    PRETRAINED_SIDE,
+    Reading,
+    UnreadableInput,
+    read_ahead,
+    read_input,
+    suits_pretrained,
+)
 from phenogroups.data.stored import Inputs
 from phenogroups.data.untrusted import check_types, refuse_more_than_memory, shortened
 
@@ -22,6 +29,7 @@ CONTROL_WORDS, PATIENT_WORDS = ("0", "control"), ("1", "patient")
 MOST_TABLE = 2**30  # bytes of a table as text; larger ones keep their numbers in a features file
 MOST_COLUMNS, MOST_CELL, MOST_NAME = 2**16, 2**16, 2**10  # columns of a table; letters of a cell, of a name
 MOST_FEATURES = 2**20  # columns of a Parquet file
+MOST_TRIED = 100  # files that are tried for one that tells what images are like
 MISSING = ("", "n/a", "na", "nan")  # n/a: as BIDS writes it
 NAMING = ("subject", "name", "id", "participant_id")  # columns of a features file that say whose its rows are
 
@@ -222,17 +230,23 @@ def read_inputs(
     if spec.image is None:
         return _read_features(rows, spec, subject)
     paths = image_paths(rows, spec, home_of(table, folder))
-    images: list[np.ndarray] = []
+    inputs: Inputs | None = None
+    shapes: list[tuple[int, ...]] = []
     broken: list[tuple[int, str]] = []
-    for number, path in enumerate(paths):
-        if cache is not None:
-            break
-        try:
-            images.append(read_input(path.locate(), spec.reading))
-        except UnreadableInput as error:
-            broken.append((number, str(error)))
-        if len(images) == 1 and larger_than_memory(len(rows), images[0]):
+    files = () if cache is not None else read_ahead(
+        (path.locate for path in paths), lambda path: read_input(path, spec.reading)
+    )  # fmt: skip
+    for number, image in enumerate(files):
+        if isinstance(image, UnreadableInput):
+            broken.append((number, str(image)))
+        elif inputs is None and too_large_to_hold(len(rows), image):
             cache = user_cache()
+            break
+        else:
+            inputs = np.empty((len(rows), *image.shape), np.float32) if inputs is None else inputs
+            shapes.append(image.shape)
+            if image.shape == inputs.shape[1:]:
+                inputs[number] = image
         if progress is not None:
             progress(number + 1, len(rows))
     if cache is not None:
@@ -244,8 +258,8 @@ def read_inputs(
         require_one_shape([inputs.shape[1:]] * len(rows), subject, shape)
         return inputs
     refuse_broken(broken, subject, paths)
-    require_one_shape([image.shape for image in images], subject, shape)
-    return np.stack(images)
+    require_one_shape(shapes, subject, shape)
+    return inputs  # pyright: ignore[reportReturnType], a table has a row and none of them is broken
 
 
 @dataclass(frozen=True)
@@ -403,6 +417,24 @@ def resolve_features(rows: pd.DataFrame, spec: TableSpec) -> TableSpec:
             f"Received: {', '.join(map(repr, rows.columns))}, with no numbers to learn from."
         )
     return replace(spec, features=numeric)
+
+
+def resolve_size(rows: pd.DataFrame, spec: TableSpec, home: Path | None) -> TableSpec:
+    """The spec with the size that the default encoder was trained at, if nobody asked for another and images suit it.
+
+    By the first that can be read: others may have other sizes.
+    """
+    if spec.image is None or spec.features_file is not None or spec.reading.size or spec.reading.frame:
+        return spec
+    for path in image_paths(rows, spec, home)[:MOST_TRIED]:
+        try:
+            image = read_input(path.locate(), spec.reading)
+        except UnreadableInput:  # it is named with all others when all are read
+            continue
+        if not suits_pretrained(image):
+            return spec
+        return replace(spec, reading=replace(spec.reading, size=(PRETRAINED_SIDE, PRETRAINED_SIDE)))
+    return spec
 
 
 def subject_names(rows: pd.DataFrame, spec: TableSpec) -> np.ndarray:

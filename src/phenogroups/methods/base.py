@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -19,10 +19,19 @@ from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.stored import Inputs
 from phenogroups.data.untrusted import check_types
-from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_encoder, has_weights
+from phenogroups.networks.encoders import (
+    MLP,
+    Encoder,
+    build_encoder,
+    default_encoder,
+    encoder_of_file,
+    has_weights,
+    is_lite0,
+)
 from phenogroups.networks.network import Network
 from phenogroups.training.checkpoint import Checkpoint, under
-from phenogroups.training.em import Embed, Progress, expectation_maximisation, read_all
+from phenogroups.training.em import Embed, Progress, expectation_maximisation, on_device, read_all
+from phenogroups.training.embedding import embed_once
 from phenogroups.training.ranks import Ranks, current
 
 LEAST = {  # of settings that count
@@ -31,6 +40,7 @@ LEAST = {  # of settings that count
 }  # fmt: skip
 DECIDED = 2 / 3  # share of several runs that must put a subject into the same subgroup
 
+EYES = "eyes."  # before the names of a frozen encoder's tensors in a model file
 MEANS = "subgroup_means"  # name of that tensor in a model file
 BY_SUBGROUP = ("centroids", "means", "log_sizes", "log_heights", "phi")  # beliefs that have a row for each subgroup
 
@@ -123,6 +133,11 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     def covariates(self) -> tuple[str, ...]:
         """What must be known of a subject beside its input."""
         return ()
+
+    @property
+    def by_lite0(self) -> bool:
+        """Whether images that suit it are seen by the encoder lite0, which was trained at a size of its own."""
+        return False
 
     def check_covariates(self, who: Cohort) -> None:
         """Raise where these subjects lack what must be known of them; their inputs are not looked at."""
@@ -266,9 +281,12 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 class DeepMethod(Method):
     """A method with a network: supplies the hooks of the EM loop in `phenogroups.training.em`."""
 
-    encoder: str = "auto"  # a name in networks.encoders, hf:NAME, or auto: mlp for features, light for images
-    weights: str | None = None  # what the encoder starts from: a file, imagenet (for resnet18), or None: randomness
-    backbone_rate: float = 0.1  # learning rate of an encoder with weights, as a share of the heads'; 0: frozen
+    encoder: str = "auto"  # a name in networks.encoders, hf:NAME, or auto: mlp, light or lite0, by the inputs
+    weights: str | None = (
+        None  # of the encoder: a file, imagenet (for resnet18), random, or None: its own if it has any
+    )
+    fine_tune: bool | Literal["throughout"] = False  # whether an encoder with weights learns; throughout: as published
+    backbone_rate: float = 0.1  # learning rate of an encoder with weights that learns, as a share of the heads'
     augmentation: str | Augmentation = "auto"  # a name in data.augment or its numbers
     epochs: int = 6  # E-steps and M-steps, at most
     steps: int = 40  # at least so many gradient steps per epoch: small cohorts are passed several times
@@ -285,6 +303,8 @@ class DeepMethod(Method):
     restarts: ClassVar[int] = 1  # networks that are started; one is elected to go on after its first E-step
     stop_below: ClassVar[float] = 0.0  # share of the smallest subgroup that still moves; twice below: one epoch more
     beliefs_type: ClassVar[type]  # the dataclass of tensors that `e_step` returns
+    # of what was fitted: the frozen encoder whose embeddings were trained on. No annotation: it is no setting
+    eyes_ = cast(Encoder | None, None)
 
     # the hooks: what a method file supplies
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
@@ -345,26 +365,63 @@ class DeepMethod(Method):
         return self.epochs + (self.restarts - 1) * min(self.warmup, self.epochs)
 
     @property
-    def encoder_rate(self) -> float:
-        """Learning rate of the encoder, as a share of the heads': what it has learned elsewhere must not be lost."""
-        return self.backbone_rate if has_weights(self.encoder, self.weights) else 1.0
+    def by_lite0(self) -> bool:
+        return is_lite0(self.encoder, self.weights)
+
+    def encoder_for(self, inputs: Inputs) -> str:
+        """The name of the encoder that sees these inputs."""
+        return default_encoder(inputs.shape[1:], self.weights, inputs) if self.encoder == "auto" else self.encoder
+
+    def look(self, inputs: Inputs) -> Encoder | None:
+        """The eyes: an encoder that has learned elsewhere and stays as it is; None if the encoder itself is trained."""
+        name = self.encoder_for(inputs)
+        if not has_weights(name, self.weights):
+            if self.fine_tune is True:
+                raise ValueError(
+                    f"Expected an encoder with weights to fine-tune. Received: {name!r}, which starts from random "
+                    "weights and learns anyway. Leave fine_tune out, or name weights."
+                )
+            return None
+        if self.fine_tune == "throughout":
+            return None
+        with torch.random.fork_rng():  # weights are drawn before they are replaced
+            eyes = build_encoder(name, inputs.shape[1:], self.weights)
+        eyes.check_inputs(inputs)
+        return eyes.freeze()
+
+    def see(self, eyes: Encoder, inputs: Inputs) -> np.ndarray:
+        """The embeddings of all subjects by the eyes, of which several processes make some each."""
+        own = inputs[self.sums.shard(len(inputs))]
+        device = next(on_device(eyes, self.device).parameters()).device
+        z = embed_once(eyes, own, device)
+        eyes.cpu()
+        return self.sums.gather(torch.from_numpy(z)).numpy()
 
     def build(
         self, input_shape: tuple[int, ...], inputs: Inputs | None = None, saved: Mapping[str, Tensor] | None = None
     ) -> Network:
-        """A new network, scaled for these inputs if they are features; `saved` is what its encoder is then given."""
-        name = default_encoder(input_shape) if self.encoder == "auto" else self.encoder
-        encoder = build_encoder(name, input_shape, self.weights, saved)
+        """A new network, scaled for these inputs if they are features; `saved` is what its encoder is then given.
+
+        With eyes, it is one for their embeddings.
+        """
+        name, weights = self.encoder, self.weights
+        if self.eyes_ is not None:
+            name, weights, input_shape = "mlp", None, (self.eyes_.dim,)
+        elif name == "auto" and saved is not None:
+            name = encoder_of_file(input_shape, saved)
+        elif name == "auto":
+            name = default_encoder(input_shape, weights, inputs)
+        encoder = build_encoder(name, input_shape, weights, saved)
         if inputs is not None:
             encoder.check_inputs(inputs)
-        if isinstance(encoder, MLP) and inputs is not None and self.weights is None:  # each feature has its own units
+        # each feature has its own units
+        if isinstance(encoder, MLP) and inputs is not None and not has_weights(name, weights):
             encoder.fit_scaling(torch.tensor(np.asarray(inputs)))
-        if self.encoder_rate == 0:
-            encoder.freeze()
         return Network(encoder, self.heads(encoder, input_shape))
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation:
-        if self.augmentation == "auto":
+        of_embeddings = self.eyes_ is not None and len(input_shape) == 1  # what is asked for is of images
+        if self.augmentation == "auto" or of_embeddings:
             of_features = "none" if self.views == 1 else "features"  # equal views would teach nothing
             return resolve_augmentation({1: of_features, 3: "digits", 4: "volumes"}[len(input_shape)])
         return resolve_augmentation(self.augmentation)
@@ -380,13 +437,22 @@ class DeepMethod(Method):
     def _train(
         self, inputs: Inputs, diagnosis: np.ndarray, progress: Progress | None, checkpoint: Checkpoint | None
     ) -> None:
+        self.eyes_ = self.look(inputs)
+        # what does not learn need not be asked again: all that follows works on the table of its embeddings
+        seen = inputs if self.eyes_ is None else self.see(self.eyes_, inputs)
         self.network_, self.beliefs_, self.history_, self.film_ = expectation_maximisation(
-            self, lambda: self.build(inputs.shape[1:], inputs), inputs, diagnosis, progress, checkpoint
+            self, lambda: self.build(seen.shape[1:], seen), seen, diagnosis, progress, checkpoint
         )
+
+    @property
+    def whole_encoder(self) -> nn.Module:
+        """From inputs to embeddings, with gradients: the eyes, if there are any, and what was trained."""
+        trained = self.encoder_of(self.network_)
+        return trained if self.eyes_ is None else nn.Sequential(self.eyes_, trained)
 
     def _predict(self, inputs: Inputs) -> Prediction:
         found = read_all(
-            self.encoder_of(self.network_), inputs,
+            self.encoder_of(self.network_), inputs if self.eyes_ is None else embed_once(self.eyes_, inputs),
             lambda z: {"embedding": z, **self.read(self.network_, z, self.beliefs_)},
         )  # fmt: skip
         return Prediction.of_tensors(found)
@@ -394,9 +460,16 @@ class DeepMethod(Method):
     def tensors(self) -> dict[str, Tensor]:
         beliefs = {f"beliefs.{f.name}": getattr(self.beliefs_, f.name) for f in fields(self.beliefs_)}
         beliefs.pop("beliefs.q", None)  # of the training subjects; prediction does not need them
-        return {**{f"network.{name}": value for name, value in self.network_.state_dict().items()}, **beliefs}
+        eyes = {} if self.eyes_ is None else self.eyes_.state_dict()
+        return {
+            **{f"{EYES}{name}": value.contiguous() for name, value in eyes.items()},
+            **{f"network.{name}": value for name, value in self.network_.state_dict().items()},
+            **beliefs,
+        }
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
+        of_eyes = under(EYES, tensors)
+        self.eyes_ = restored_encoder(self.encoder, self.input_shape_, of_eyes) if of_eyes else None
         saved, of_encoder = under("network.", tensors), under("network.encoder.", tensors)
         with torch.device("meta"):  # without memory: what the recipe asks for may be larger than what the file holds
             require_tensors(self.build(self.input_shape_, saved=of_encoder).state_dict(), saved)
@@ -413,6 +486,16 @@ class DeepMethod(Method):
         z = torch.zeros(1, encoder.dim)
         with torch.no_grad():
             return {"embedding": z, **self.read(self.network_, z, self.beliefs_)}
+
+
+def restored_encoder(name: str, input_shape: tuple[int, ...], saved: Mapping[str, Tensor]) -> Encoder:
+    """A frozen encoder from its tensors, without a look at any other file."""
+    name = encoder_of_file(input_shape, saved) if name == "auto" else name
+    with torch.device("meta"):
+        require_tensors(build_encoder(name, input_shape, saved=saved).state_dict(), saved)
+    encoder = build_encoder(name, input_shape, saved=saved)
+    encoder.load_state_dict(saved)
+    return encoder.freeze()
 
 
 def require_tensors(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:

@@ -46,6 +46,10 @@ class Consensus(Method):
         return self.run(0).shares
 
     @property
+    def by_lite0(self) -> bool:
+        return self.run(0).by_lite0
+
+    @property
     def covariates(self) -> tuple[str, ...]:
         return self.run(0).covariates
 

@@ -166,8 +166,7 @@ class DeepUCSL(DeepMethod):
 
         What only one encoder finds is an accident of its random weights. They vote on a sample of the subjects.
         """
-        alone = len(encoders) == 1 or self.encoder_rate == 0  # copies of one frozen encoder would only agree
-        if self.warmup == 0 or (features is None and alone):
+        if self.warmup == 0 or (features is None and len(encoders) == 1):
             return super().elect(encoders, diagnosis, features)
         if features is not None:
             return self._elect_by_features(encoders, diagnosis, features)

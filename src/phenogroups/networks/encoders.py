@@ -1,6 +1,8 @@
 """What sees the inputs: every encoder maps a batch to embeddings (n, dim), in 2-D, in 3-D or from features."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
+from hashlib import sha256
 from math import ceil, log2
 from typing import Self
 
@@ -8,15 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from phenogroups.data.batches import rows_at_once
+from phenogroups.data.reading import PRETRAINED_CHANNELS, PRETRAINED_FROM
 from phenogroups.data.stored import Inputs
-from phenogroups.networks.weights import IMAGENET, load_weights, read_weights
+from phenogroups.networks.weights import IMAGENET, RANDOM, load_weights, read_weights
 
 Shape = tuple[int, ...]  # of one input: (features,), (channels, H, W) or (channels, D, H, W)
 
 CHANNELS = (16, 32, 64, 128)  # of the paper's network (appendix, MNIST), kept by `light`
 MAP_SIDE = 12  # `light` halves larger maps until they are about 8 x 8
 HUGGING_FACE = "hf:"  # before the name or the folder of one of its models
-LEAST_SIDE = 32  # of MONAI's encoders: they halve five times, and need a pixel left to pool
+LEAST_SIDE = 32  # of MONAI's encoders and lite0: they halve five times, and need a pixel left to pool
+LITE0, LIGHT = "lite0", "light"
+STEM = "_conv_stem.weight"  # a tensor that only lite0 has
+IDENTITY = 1  # raised when an encoder makes other embeddings of the same weights
 
 # between which inputs of an intensity lie; also those standardised by other images than ImageNet's, but not 0 to 255
 TELLING = 1000  # inputs that are looked at for their units
@@ -33,26 +40,48 @@ MONAI_FORMAT = {2: torch.channels_last, 3: torch.contiguous_format}  # its volum
 class Encoder(nn.Module):
     dim: int  # the length of its embeddings
     expects: str | None = None  # intensity of images (as `data.reading` names them) that its weights were learned on
-    frozen: bool = False  # learns nothing, so that an input always has the same embedding
+    has_learned: bool = False  # elsewhere, before it came here
 
     def freeze(self) -> Self:
-        self.frozen = True
+        """It learns nothing from here on, so that an input always has the same embedding."""
+        self.__dict__.pop("identity", None)
+        self.__dict__.pop("fast", None)
         return self.requires_grad_(False).eval()
 
-    def train(self, mode: bool = True) -> Self:
-        """A frozen encoder stays in evaluation: batch normalisation and dropout would move its embeddings."""
-        return super().train(mode and not self.frozen)
+    @property
+    def fast(self) -> nn.Module:
+        """What makes the embeddings of a frozen encoder, to rounding, soonest."""
+        return self
+
+    def rows_at_once(self, shape: Shape) -> int:
+        """How many inputs of this shape it sees soonest together."""
+        return rows_at_once(shape)
+
+    @cached_property
+    def identity(self) -> str:
+        """All that the embeddings of a frozen encoder depend on beside the input: its kind and its weights."""
+        digest = sha256(repr((IDENTITY, self.dim, self.expects)).encode())
+        for name, value in self.state_dict().items():
+            digest.update(repr((name, value.dtype, tuple(value.shape))).encode())
+            digest.update(value.cpu().contiguous().numpy().data)
+        return f"{type(self).__name__.lower()}-{digest.hexdigest()[:32]}"
 
     def check_inputs(self, inputs: Inputs) -> None:
         """Raise where inputs cannot be in the units that its weights were learned in."""
         low, high = LIMITS.get(self.expects, (-np.inf, np.inf))
-        some = np.asarray(inputs[:: -(-len(inputs) // TELLING)])  # enough to tell units, however large the cohort
-        found = float(some.min()), float(some.max())
+        found = value_range(inputs)
         if found[0] < low or found[1] > high:
+            how = "--intensity minmax" if self.expects == "unit" else f"--intensity {self.expects}"
             raise ValueError(
                 f"Expected images of intensity {self.expects!r} for these weights, between {low} and {high}. Received: "
-                f"values from {found[0]:.4g} to {found[1]:.4g}. Read the files so, or rescale the arrays."
+                f"values from {found[0]:.4g} to {found[1]:.4g}. Read the files so ({how}), or rescale the arrays."
             )
+
+
+def value_range(inputs: Inputs) -> tuple[float, float]:
+    """The least and the greatest value of some inputs: enough to tell units, however large the cohort."""
+    ranges = [(float(row.min()), float(row.max())) for row in inputs[:: -(-len(inputs) // TELLING)]]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 class ConvEncoder(Encoder):
@@ -169,6 +198,13 @@ def _densenet121(shape: Shape, out: nn.Module, dim: int) -> Encoder:
     return ConvEncoder(layers, dim, MONAI_FORMAT[space])
 
 
+def lite0(shape: Shape) -> Encoder:
+    """EfficientNet-Lite0, small and with weights that need no hub (Tan & Le 2019)."""
+    from phenogroups.networks.lite0 import Lite0  # here, as it is made of what stands above
+
+    return Lite0()
+
+
 def mlp(shape: Shape) -> Encoder:
     return MLP(*shape)
 
@@ -176,6 +212,7 @@ def mlp(shape: Shape) -> Encoder:
 ENCODERS: dict[str, Callable[[Shape], Encoder]] = {
     "paper": paper,
     "light": light,
+    "lite0": lite0,
     "resnet18": resnet18,
     "densenet121": densenet121,
     "densenet121_projected": densenet121_projected,
@@ -185,18 +222,37 @@ ENCODERS: dict[str, Callable[[Shape], Encoder]] = {
 
 def has_weights(name: str, weights: str | None) -> bool:
     """Whether an encoder so chosen has learned something elsewhere."""
-    return weights is not None or name.startswith(HUGGING_FACE)
+    return weights != RANDOM and (weights is not None or name == LITE0 or name.startswith(HUGGING_FACE))
 
 
-def default_encoder(input_shape: Shape) -> str:
-    """`mlp` for features, `light` for images and volumes."""
-    return "mlp" if len(input_shape) == 1 else "light"
+def default_encoder(input_shape: Shape, weights: str | None = None, inputs: Inputs | None = None) -> str:
+    """`mlp` for features, `lite0` for images it was made for, `light` for other images and for volumes.
+
+    Weights given are of the small network: those of `lite0` come with it.
+    """
+    if len(input_shape) == 1:
+        return "mlp"
+    channels, *sides = input_shape
+    if weights is not None or len(sides) != 2 or channels not in PRETRAINED_CHANNELS or min(sides) < PRETRAINED_FROM:
+        return LIGHT
+    low, high = (0, 1) if inputs is None else value_range(inputs)
+    return LITE0 if low >= 0 and high <= 1 else LIGHT
+
+
+def is_lite0(name: str, weights: str | None) -> bool:
+    """Whether an encoder so chosen is lite0 for images that suit it."""
+    return name == LITE0 or (name == "auto" and weights is None)
+
+
+def encoder_of_file(input_shape: Shape, saved: Mapping[str, Tensor]) -> str:
+    """Which of the default encoders these tensors are of: the default has changed, and looks at inputs too."""
+    return "mlp" if len(input_shape) == 1 else LITE0 if STEM in saved else LIGHT
 
 
 def build_encoder(
     name: str, input_shape: Shape, weights: str | None = None, saved: Mapping[str, Tensor] | None = None
 ) -> Encoder:
-    """The named encoder for inputs of this shape, with random weights, those of a file, or `imagenet`.
+    """The named encoder for inputs of this shape, with its own weights, random ones, those of a file, or `imagenet`.
 
     `saved` are the tensors that it will be filled with by the caller: then no weights are looked for.
     """
@@ -211,13 +267,22 @@ def build_encoder(
         return hugging_face(name, shape) if saved is None else from_description(name, shape, saved)
     _check_choice(name, shape)
     encoder = ENCODERS[name](shape)
-    if weights is not None and saved is None:
-        state = read_weights(weights, name, len(shape) - 1)
-        network: nn.Module = encoder
-        if isinstance(encoder, ConvEncoder):  # its layers are the network that others know
-            network = encoder.layers
-            state = {key.removeprefix("layers."): value for key, value in state.items()}
-        load_weights(network, state, name=name, source=weights)
+    if saved is not None or not has_weights(name, weights):
+        return encoder
+    encoder.has_learned = True
+    if weights is None:
+        from phenogroups.networks.lite0 import Lite0, fill, imagenet_weights
+
+        if isinstance(encoder, Lite0):
+            fill(encoder, imagenet_weights())
+        return encoder
+    state = read_weights(weights, name, len(shape) - 1)
+    network: nn.Module = encoder
+    if isinstance(encoder, ConvEncoder):  # its layers are the network that others know
+        network = encoder.layers
+        state = {key.removeprefix("layers."): value for key, value in state.items()}
+    load_weights(network, state, name=name, source=weights)
+    if name != LITE0:  # which standardises by itself, whatever its weights
         encoder.expects = IMAGENET if weights == IMAGENET else None
     return encoder
 
@@ -231,14 +296,19 @@ def _check_choice(name: str, shape: Shape) -> None:
     if name == "mlp" and len(shape) != 1:
         raise ValueError(
             f"Expected features, one row of numbers per subject, for the encoder 'mlp'. Received: inputs of shape "
-            f"{shape}. Choose {default_encoder(shape)!r} for images and volumes."
+            f"{shape}. Choose {LIGHT!r} for images and volumes."
         )
     if name != "mlp" and len(shape) not in (3, 4):
         raise ValueError(
             f"Expected images (channels, H, W) or volumes (channels, D, H, W) for the encoder {name!r}. Received: "
             f"inputs of shape {shape}. Choose 'mlp' for features."
         )
-    if name.startswith(("resnet", "densenet")) and min(shape[1:]) < LEAST_SIDE:
+    if name == LITE0 and (len(shape) != 3 or shape[0] not in PRETRAINED_CHANNELS):
+        raise ValueError(
+            f"Expected images of 1 or 3 channels (channels, H, W) for the encoder {name!r}. Received: inputs of shape "
+            f"{shape}. Choose {LIGHT!r} for volumes and other channels."
+        )
+    if name.startswith(("resnet", "densenet", LITE0)) and min(shape[1:]) < LEAST_SIDE:
         raise ValueError(
             f"Expected at least {LEAST_SIDE} pixels a side for the encoder {name!r}. Received: inputs of shape "
             f"{shape}. Enlarge the images, or choose 'light'."

@@ -33,6 +33,7 @@ class HuggingFaceEncoder(Encoder):
     """It resizes and standardises by itself, and carries its description, so that a model file is complete."""
 
     expects = "unit"
+    has_learned = True
     description: Tensor  # (bytes,): configuration, size, mean and deviation, as JSON
     mean: Tensor  # (channels, 1, 1)
     deviation: Tensor  # (channels, 1, 1)

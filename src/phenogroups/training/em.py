@@ -19,7 +19,6 @@ from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.data.augment import Augmentation
 from phenogroups.data.batches import Batch, as_tensor, effective_batch_size, read_in_blocks, training_batches
 from phenogroups.data.stored import Inputs
-from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
 from phenogroups.training.checkpoint import Checkpoint, under
 from phenogroups.training.ranks import TIMEOUT, Ranks, Share, answered, current, join, refuse_dropout
@@ -49,7 +48,7 @@ class Trainable(Protocol):
     steps: int
     batch_size: int
     learning_rate: float
-    encoder_rate: float
+    backbone_rate: float
     seed: int
     device: str
     precision: Any
@@ -195,9 +194,11 @@ class Course:
         self._embedding: Tensor | None = None
         self._seed()
         self.network = build()
+        # what was learned elsewhere must not be lost
+        rate = method.backbone_rate if self.network.encoder.has_learned else 1.0
         optimizer = torch.optim.Adam(
             [
-                {"params": self.network.encoder.parameters(), "rate": method.encoder_rate},
+                {"params": self.network.encoder.parameters(), "rate": rate},
                 {"params": self.network.heads.parameters(), "rate": 1.0},
             ],
             lr=method.learning_rate,
@@ -242,7 +243,7 @@ class Course:
             self.e_step()
             self.finished = method.converged(self.history)
         self._seed()
-        self._forget()
+        self._embedding = None
         sums: dict[str, Tensor] = {}
         self.share.follow_first()
         self.network.train()
@@ -278,8 +279,6 @@ class Course:
 
     def _record(self) -> None:
         """One frame of the film; when there are too many, every other is cut, the newest never."""
-        if self._is_frozen and self._frames:  # nothing will ever move
-            return
         rows = torch.as_tensor(self._filmed)
         self._frames[self.epoch] = self.embedding(rows).numpy(force=True).astype(np.float32)
         if len(self._frames) > FRAMES:
@@ -293,18 +292,12 @@ class Course:
 
     def settle(self) -> None:
         """Take the statistics of batch normalisation from plain inputs: those of training are of augmented ones."""
-        if self._is_frozen:
-            return
         # who would be left over alone is left out: one row has no deviation
         whole = (self.inputs[i : i + self._batch] for i in range(0, len(self.inputs) - 1, self._batch))
         own = (rows[self.sums.shard(len(rows))] if self.share.apart else rows for rows in whole)
         with torch.no_grad():
             update_bn((as_tensor(rows, self.fabric.device) for rows in own), self._encoder)
-        self._forget()  # the network sees everybody a little differently now
-
-    def _forget(self) -> None:
-        if not self._is_frozen:  # a frozen encoder is asked only once
-            self._embedding = None
+        self._embedding = None  # the network sees everybody a little differently now
 
     def embedding(self, rows: Tensor | None = None) -> Tensor:
         """Of this process's own subjects, or of all those at `rows`, by the network as it is now."""
@@ -324,10 +317,6 @@ class Course:
     @property
     def _encoder(self) -> nn.Module:
         return self.method.encoder_of(self.network)
-
-    @property
-    def _is_frozen(self) -> bool:
-        return isinstance(self._encoder, Encoder) and self._encoder.frozen
 
     def keep(self, checkpoint: Checkpoint, name: str) -> None:
         """All that the next epoch starts from. What it draws is seeded by its number, and so is its learning rate."""

@@ -1,0 +1,212 @@
+"""Embeddings that were made before, found again by the content of an input and by the encoder.
+
+A row's key is the checksum of its numbers, so that splits, seeds and commands that share images share their embeddings,
+and a changed image or another encoder finds nothing. In a folder, every encoder has one file of records of one size,
+which is only ever appended to: a record that was torn or damaged is as if it were not there.
+"""
+
+import os
+import warnings
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from phenogroups.data.cache import user_cache
+
+try:
+    import fcntl
+except ImportError:  # Windows: what two processes append at once may be torn, and is then made again
+    fcntl = None
+
+MOST = 2**28  # bytes of embeddings that a process remembers without a folder: 50,000 of lite0
+BRIEFLY = 2**26  # bytes of those that are forgotten soon: several runs of a consensus ask for the same
+BLOCK = 2**24  # bytes that are read at once
+KEY = sha256().digest_size
+
+Told = Callable[[int, int], None]  # is told how many inputs of how many are embedded
+
+
+class Store(Protocol):
+    def find(self, encoder: str, key: bytes) -> np.ndarray | None: ...
+    def add(self, encoder: str, keys: Sequence[bytes], vectors: np.ndarray) -> None: ...
+    def look_again(self, encoder: str, dim: int) -> None: ...
+
+
+class Memory:
+    """What this process embedded last; when there is too much of it, the oldest is forgotten."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most, self._bytes = most, 0
+        self._kept: OrderedDict[tuple[str, bytes], np.ndarray] = OrderedDict()
+
+    def look_again(self, encoder: str, dim: int) -> None:
+        """Nobody else writes here."""
+
+    def find(self, encoder: str, key: bytes) -> np.ndarray | None:
+        return self._kept.get((encoder, key))
+
+    def add(self, encoder: str, keys: Sequence[bytes], vectors: np.ndarray) -> None:
+        for key, vector in zip(keys, vectors, strict=True):
+            if (encoder, key) not in self._kept:
+                self._kept[encoder, key] = vector.copy()
+                self._bytes += vector.nbytes
+        while self._bytes > self._most:
+            self._bytes -= self._kept.popitem(last=False)[1].nbytes
+
+
+class Folder:
+    """One file for each encoder; several processes may read and append at once."""
+
+    def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
+        self.folder, self._note = folder, note
+        self._places: dict[str, dict[bytes, int]] = {}  # of each encoder: key -> which record
+        self._read: dict[str, int] = {}  # of each encoder: records looked at
+        self._dim: dict[str, int] = {}
+        self._instead: Memory | None = None  # once the folder cannot be written
+
+    def look_again(self, encoder: str, dim: int) -> None:
+        """Know what was appended since, by this process or others."""
+        places, record = self._places.setdefault(encoder, {}), _record(dim)
+        self._dim[encoder] = dim
+        try:
+            with self._path(encoder).open("rb", buffering=0) as file:
+                whole = os.fstat(file.fileno()).st_size // record.itemsize
+                first = self._read.get(encoder, 0)
+                if whole < first:  # somebody deleted the file and began anew
+                    places.clear()
+                    first = 0
+                file.seek(first * record.itemsize)
+                while first < whole:
+                    count = min(max(BLOCK // record.itemsize, 1), whole - first)
+                    found = np.frombuffer(file.read(count * record.itemsize), record)
+                    places.update({one["key"].tobytes(): first + i for i, one in enumerate(found) if _is_sound(one)})
+                    first += len(found)
+                    if len(found) < count:
+                        break
+                self._read[encoder] = first
+        except FileNotFoundError:
+            places.clear()
+            self._read[encoder] = 0
+        except OSError as error:
+            self._do_without(error)
+
+    def find(self, encoder: str, key: bytes) -> np.ndarray | None:
+        place = self._places[encoder].get(key)
+        if place is None:
+            return None if self._instead is None else self._instead.find(encoder, key)
+        record = _record(self._dim[encoder])
+        try:
+            with self._path(encoder).open("rb", buffering=0) as file:
+                file.seek(place * record.itemsize)
+                one = np.frombuffer(file.read(record.itemsize), record)[0]
+        except (OSError, ValueError, IndexError):  # gone or cut off meanwhile
+            return None
+        return one["vector"] if one["key"].tobytes() == key and _is_sound(one) else None
+
+    def add(self, encoder: str, keys: Sequence[bytes], vectors: np.ndarray) -> None:
+        if self._instead is not None:
+            return self._instead.add(encoder, keys, vectors)
+        record = _record(vectors.shape[1])
+        records = np.zeros(len(keys), record)
+        records["key"] = np.frombuffer(b"".join(keys), record["key"])
+        records["vector"] = vectors
+        records["crc"] = [_checksum(one) for one in records]
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with self._path(encoder).open("ab", buffering=0) as file, _alone(file.fileno()):
+                # what an interrupted process tore must not shift the records after it
+                whole = os.fstat(file.fileno()).st_size // record.itemsize
+                file.truncate(whole * record.itemsize)
+                if file.write(records.tobytes()) != records.nbytes:
+                    raise OSError("no space left on device")
+        except OSError as error:
+            self._do_without(error)
+            return self.add(encoder, keys, vectors)
+        self._places[encoder].update({key: whole + i for i, key in enumerate(keys)})
+
+    def _path(self, encoder: str) -> Path:
+        return self.folder / f"{encoder}.embeddings"
+
+    def _do_without(self, error: OSError) -> None:
+        if self._instead is None:
+            self._instead = Memory()
+            self._note(f"Embeddings cannot be kept in {self.folder} ({error}): they are made again next time.")
+
+
+_store: ContextVar[Store] = ContextVar("store", default=Memory())  # noqa: B039, one for the process is meant
+_told: ContextVar[Told | None] = ContextVar("told", default=None)
+
+
+def store() -> Store:
+    """Where embeddings are kept now: in this process, unless `keeping_embeddings` says otherwise."""
+    return _store.get()
+
+
+def kept_in() -> Path | None:
+    """The folder in which embeddings are kept now, if there is one: for processes that are started."""
+    return getattr(_store.get(), "folder", None)
+
+
+def told() -> Told | None:
+    """Who hears now how many inputs are embedded."""
+    return _told.get()
+
+
+@contextmanager
+def keeping_embeddings(folder: Path | None, note: Callable[[str], None] = warnings.warn) -> Iterator[None]:
+    """Within, what is embedded is kept in this folder and found again there; None: it is forgotten afterwards."""
+    before = _store.set(Memory(BRIEFLY) if folder is None else Folder(folder, note))
+    try:
+        yield
+    finally:
+        _store.reset(before)
+
+
+@contextmanager
+def telling_of_embeddings(who: Told) -> Iterator[None]:
+    """Within, `who` is told how many inputs of how many are embedded."""
+    before = _told.set(who)
+    try:
+        yield
+    finally:
+        _told.reset(before)
+
+
+def embeddings_folder(cache: Path | None) -> Path:
+    """Beside the decoded images: in the folder named for both, or in the user's own."""
+    return user_cache().with_name("embeddings") if cache is None else Path(cache) / "embeddings"
+
+
+def key_of(row: np.ndarray) -> bytes:
+    """Of one input: its numbers, their type and their shape."""
+    digest = sha256(repr((row.dtype.str, row.shape)).encode())
+    digest.update(np.ascontiguousarray(row).data)
+    return digest.digest()
+
+
+def _record(dim: int) -> np.dtype:
+    return np.dtype([("key", f"V{KEY}"), ("vector", "<f4", (dim,)), ("crc", "<u4")])
+
+
+def _checksum(one: np.void) -> int:
+    return zlib.crc32(one["vector"].tobytes(), zlib.crc32(one["key"].tobytes()))
+
+
+def _is_sound(one: np.void) -> bool:
+    return _checksum(one) == one["crc"]
+
+
+@contextmanager
+def _alone(file: int) -> Iterator[None]:
+    """Nobody else appends; the system gives the lock back if this process dies."""
+    if fcntl is not None:
+        with suppress(OSError):  # a folder without locks, as some networks have: then as on Windows
+            fcntl.flock(file, fcntl.LOCK_EX)
+    yield  # closing the file ends the lock

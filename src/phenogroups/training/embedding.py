@@ -1,0 +1,81 @@
+"""Seen once: all inputs by a frozen encoder, each found again by its content when it is asked for a second time."""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import nn
+
+from phenogroups.data import embeddings
+from phenogroups.data.batches import as_tensor
+from phenogroups.data.stored import Inputs
+from phenogroups.networks.encoders import Encoder
+
+READERS = 2  # threads that read and hash the next rows while the encoder is at the last ones
+AHEAD = 8  # blocks that they may be ahead
+
+
+@torch.inference_mode()
+def embed_once(encoder: Encoder, inputs: Inputs, device: torch.device | str = "cpu") -> np.ndarray:
+    """(subjects, dims), float32, by a frozen encoder.
+
+    Batches have one size, the last is filled up: so a subject gets the same bits alone and in company.
+    """
+    store, told, name = embeddings.store(), embeddings.told(), encoder.identity
+    store.look_again(name, encoder.dim)
+    network, size = encoder.fast.to(device), encoder.rows_at_once(inputs.shape[1:])
+    found = np.empty((len(inputs), encoder.dim), np.float32)
+    block = np.empty((size, *inputs.shape[1:]), np.float32)
+    waiting: list[tuple[int, bytes]] = []  # places and keys of the rows in `block`
+    for first, rows, keys in _read_ahead(inputs, size):
+        for place, (row, key) in enumerate(zip(rows, keys, strict=True), start=first):
+            known = store.find(name, key)
+            if known is not None:
+                found[place] = known
+                continue
+            block[len(waiting)] = row
+            waiting.append((place, key))
+            if len(waiting) == size:
+                _see(network, block, waiting, found, device)
+                store.add(name, [key for _, key in waiting], found[[place for place, _ in waiting]])
+                waiting.clear()
+        if told is not None:
+            told(first + len(rows) - len(waiting), len(inputs))
+    if waiting:
+        block[len(waiting) :] = block[0]
+        _see(network, block, waiting, found, device)
+        store.add(name, [key for _, key in waiting], found[[place for place, _ in waiting]])
+        if told is not None:
+            told(len(inputs), len(inputs))
+    return found
+
+
+def _see(
+    network: nn.Module, block: np.ndarray, waiting: list[tuple[int, bytes]], found: np.ndarray,
+    device: torch.device | str,
+) -> None:  # fmt: skip
+    z = network(as_tensor(block, device)).float().numpy(force=True)
+    found[[place for place, _ in waiting]] = z[: len(waiting)]
+
+
+def _read_ahead(inputs: Inputs, size: int) -> Iterator[tuple[int, np.ndarray, list[bytes]]]:
+    """Blocks of rows in order, each with where it begins and its keys."""
+
+    def read(first: int) -> tuple[int, np.ndarray, list[bytes]]:
+        rows = np.asarray(inputs[first : first + size])
+        return first, rows, [embeddings.key_of(row) for row in rows]
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="embed") as pool:
+        coming: deque[Future[tuple[int, np.ndarray, list[bytes]]]] = deque()
+        try:
+            for first in range(0, len(inputs), size):
+                coming.append(pool.submit(read, first))
+                if len(coming) > AHEAD:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+        finally:
+            for task in coming:
+                task.cancel()

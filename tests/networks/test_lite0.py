@@ -1,0 +1,129 @@
+"""EfficientNet-Lite0: its geometry against direct computations, its weights against their checksum."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from phenogroups.networks import lite0
+from phenogroups.networks.encoders import build_encoder, has_weights
+
+
+@pytest.fixture(scope="module")
+def encoder() -> lite0.Lite0:
+    return build_encoder("lite0", (3, 64, 64)).freeze()
+
+
+@pytest.fixture(scope="module")
+def state() -> dict[str, torch.Tensor]:
+    return lite0.imagenet_weights()
+
+
+@pytest.mark.parametrize(("side", "kernel", "stride"), [(7, 3, 2), (8, 3, 2), (9, 5, 2), (12, 5, 2), (11, 5, 1)])
+def test_padding_is_tensorflows(side, kernel, stride):
+    """Output pixel i sees input from i * stride - before on, where before is half of what is missing, rounded down."""
+    conv = lite0.SameConv2d(1, 1, kernel, stride)
+    x = torch.randn(1, 1, side, side)
+    out = -(-side // stride)
+    missing = max((out - 1) * stride + kernel - side, 0)
+    expected = torch.zeros(out, out)
+    for i in range(out):
+        for j in range(out):
+            for a in range(kernel):
+                for b in range(kernel):
+                    row, column = i * stride - missing // 2 + a, j * stride - missing // 2 + b
+                    if 0 <= row < side and 0 <= column < side:
+                        expected[i, j] += conv.weight[0, 0, a, b].detach() * x[0, 0, row, column]
+    torch.testing.assert_close(conv(x)[0, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_whole_file_is_used(encoder, state):
+    assert len(state) == 296
+    own = encoder.state_dict()
+    assert set(state) - set(own) == {"_fc.weight", "_fc.bias"}
+    assert all(torch.equal(state[name], value) for name, value in own.items())
+    assert encoder.has_learned
+
+
+def test_its_classifier_knows_a_picture_from_noise(encoder, state):
+    """With its own classifier, the network is surer of a picture with shapes than of pixels without any: the input
+    reaches it in the units that it was trained in."""
+    rows, columns = np.mgrid[:224, :224] / 224
+    disc = ((rows - 0.5) ** 2 + (columns - 0.5) ** 2 < 0.1).astype(np.float32)
+    noise = np.random.default_rng(0).random((224, 224), dtype=np.float32)
+    with torch.no_grad():
+        z = encoder(torch.tensor(np.stack([disc, noise]))[:, None])
+        logits = z @ state["_fc.weight"].T + state["_fc.bias"]
+    assert logits.softmax(1).max(1).values[0] > 0.1
+    assert z.std() > 0.1
+
+
+@torch.no_grad()
+def test_folded_it_is_the_same(encoder):
+    x = torch.rand(3, 3, 64, 96)
+    torch.testing.assert_close(encoder.fast(x), encoder(x), rtol=1e-4, atol=1e-4)
+    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in encoder.fast.modules())
+    assert len(encoder.state_dict()) == 294  # the copy is in no model file
+
+
+@torch.no_grad()
+def test_a_grey_image_is_seen_as_its_three_copies(encoder):
+    x = torch.rand(2, 1, 64, 64)
+    torch.testing.assert_close(encoder(x), encoder(x.repeat(1, 3, 1, 1)))
+
+
+@torch.no_grad()
+def test_inputs_are_standardised_as_in_its_training(encoder):
+    x = torch.rand(1, 3, 33, 32)
+    stem = F.conv2d(F.pad((x * 255 - 127) / 128, (0, 1, 1, 1)), encoder._conv_stem.weight, stride=2)
+    found = []
+    hook = encoder._conv_stem.register_forward_hook(lambda *a: found.append(a[2]))
+    encoder(x)
+    hook.remove()
+    torch.testing.assert_close(found[0], stem, rtol=1e-4, atol=1e-4)
+
+
+def test_another_file_is_refused(monkeypatch):
+    monkeypatch.setattr(lite0, "SHA256", "0" * 64)
+    with pytest.raises(ValueError, match=r"checksum 0000000000000000.*Received: 579344248a93e230.*Install the package"):
+        build_encoder("lite0", (3, 64, 64))
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(lite0, "PACKAGE", "no_such_package")
+    with pytest.raises(ValueError, match=r"package no_such_package.*pip install no_such_package.*encoder='light'"):
+        build_encoder("lite0", (3, 64, 64))
+
+
+def test_wrong_tensors_are_refused(state):
+    without = {name: value for name, value in state.items() if name != "_bn1.weight"}
+    with pytest.raises(ValueError, match=r"1 missing \(_bn1.weight\)"):
+        lite0.fill(lite0.Lite0(), without)
+    with pytest.raises(ValueError, match=r"1 unexpected \(_more\)"):
+        lite0.fill(lite0.Lite0(), {**state, "_more": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"_conv_stem.weight \(1, 3, 3, 3\) for \(32, 3, 3, 3\)"):
+        lite0.fill(lite0.Lite0(), {**state, "_conv_stem.weight": torch.zeros(1, 3, 3, 3)})
+    with pytest.raises(ValueError, match=r"Expected the classifier.*Received:.*None"):
+        lite0.fill(lite0.Lite0(), {name: value for name, value in state.items() if name != "_fc.bias"})
+    with pytest.raises(ValueError, match=r"Expected the classifier.*\(10, 1280\)"):
+        lite0.fill(lite0.Lite0(), {**state, "_fc.weight": torch.zeros(10, 1280)})
+
+
+def test_random_weights_are_one_option_away(encoder):
+    assert not has_weights("lite0", "random")
+    other = build_encoder("lite0", (3, 64, 64), "random")
+    assert not other.has_learned
+    assert not torch.equal(other._conv_stem.weight, encoder._conv_stem.weight)
+
+
+def test_values_beyond_its_units_are_refused_with_the_remedy(encoder):
+    with pytest.raises(ValueError, match=r"between 0 and 1.*from 0 to 255.*--intensity minmax"):
+        encoder.check_inputs(np.array([[[[0.0, 255.0]]]]))
+
+
+def test_the_identity_is_that_of_the_weights(encoder):
+    again, other = build_encoder("lite0", (1, 96, 96)).freeze(), build_encoder("lite0", (3, 64, 64), "random").freeze()
+    assert again.identity == encoder.identity != other.identity
+    with torch.no_grad():
+        again._bn1.bias[0] += 1
+    assert again.freeze().identity != encoder.identity
