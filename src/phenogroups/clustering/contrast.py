@@ -37,21 +37,26 @@ def specific_mixtures(
     patients: Tensor, controls: Tensor, n_subgroups: int, *, n_starts: int = 25, seed: int = 0
 ) -> list[TiedMixture]:
     """Different local optima from `n_starts` starts, the most specific first; found among a sample of the subjects."""
+    found = local_optima(thinned(patients), n_subgroups, n_starts=n_starts, seed=seed)
+    scores = specificity(found, patients, controls)
+    return [found[i] for i in sorted(range(len(found)), key=lambda i: -scores[i])]
+
+
+def local_optima(z: Tensor, n_subgroups: int, *, n_starts: int = 25, seed: int = 0) -> list[TiedMixture]:
+    """Different tied mixtures of `z` (n, D) without a handful of outliers as a subgroup."""
     rng = np.random.default_rng(seed)
-    some = thinned(patients).double()
+    z = z.double()
     starts = []
     for _ in range(n_starts):
         # K-means on a few axes at a time: on all of them it would find the loudest split again and again
-        axes = rng.choice(some.shape[1], size=min(int(rng.integers(1, 4)), some.shape[1]), replace=False)
-        starts.append(kmeans_start(some[:, torch.as_tensor(axes)], n_subgroups, seed=int(rng.integers(2**31))))
+        axes = rng.choice(z.shape[1], size=min(int(rng.integers(1, 4)), z.shape[1]), replace=False)
+        starts.append(kmeans_start(z[:, torch.as_tensor(axes)], n_subgroups, seed=int(rng.integers(2**31))))
     optima = {
         round(mixture.log_likelihood, 3): mixture
-        for mixture in tied_mixtures(some, torch.stack(starts))
+        for mixture in tied_mixtures(z, torch.stack(starts))
         if mixture.log_sizes.exp().min() >= SMALLEST
     }
-    found = list(optima.values())
-    scores = specificity(found, patients, controls)
-    return [found[i] for i in sorted(range(len(found)), key=lambda i: -scores[i])]
+    return list(optima.values())
 
 
 def specificity(found: list[TiedMixture], patients: Tensor, controls: Tensor) -> list[float]:

@@ -1,0 +1,210 @@
+"""The first split of the patients of a table: many candidates, one of them elected without any known subgroup.
+
+A table is given, also one of embeddings that a pretrained encoder made, so its first split decides what is found. No
+single space, clusterer or criterion is right everywhere (docs/deep_ucsl.md), hence candidates from several:
+
+- Units of healthy variation: the principal axes of everybody, whitened by the covariance of the controls, in which a
+  distance says how unusual a difference would be among controls. The covariance is shrunk towards that of everybody or
+  of the patients and not towards a multiple of the identity, so that it follows any change of scale or rotation of the
+  features.
+- Standardised features without the axis from controls to patients.
+
+Two voices elect. If some split shows a gap among the patients that the controls do not show, the widest gap wins. If
+no split shows one, the patients form a continuum: then those candidates count that cut it into equal parts, and the
+one that a linear gate predicts best for patients it has not seen is taken.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from phenogroups.clustering.contrast import local_optima
+from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.mixture import kmeans_start, tied_mixture, tied_mixtures
+from phenogroups.clustering.structure import gap
+
+SEARCHED = 3000  # patients, and as many controls, among whom candidates are compared
+WHOLE = 100  # features up to which no axis is left out before whitening, if there are enough subjects
+SUBJECTS_PER_AXIS = 4
+AXES = (30, 50)  # principal axes of everybody that are whitened where there are more features
+PATIENT_AXES = (10, 20)  # of these, the axes along which patients vary most
+SHRINKAGE = 0.3  # of the controls' covariance
+JUDGED = 50  # principal axes of everybody, as given and standardised, in which candidates are judged
+WITHIN_SHRINKAGE = 0.2  # of the covariance within subgroups, towards that of all patients
+SMALLEST = 0.05  # share of the patients below which a subgroup must be far better supported than any larger split
+FAR_BETTER = 3.0  # times as wide a gap
+# From where on a gap is one: the share of two subgroups' patients that would fill the valley between them, in all and
+# of the smaller subgroup. Patients without subgroups reached 0.04 of all and 0.05 of the smaller (50 to 500 patients)
+GAP, GAP_OF_SMALLER = 0.025, 0.12
+FOLDS = 2
+STARTS, OPTIMA = 4, 12  # of K-means, and of mixtures that begin on a few axes, in each space
+
+
+@dataclass(frozen=True)
+class Judgement:
+    gap: float  # how much wider the narrowest gap between two subgroups is among patients than among controls
+    of_smaller: float  # the same as a share of the smaller of the two subgroups
+    predicted: float  # balanced accuracy of a linear gate on patients it has not seen
+    smallest: float  # share of the smallest subgroup
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether the patients fall apart, or are a continuum that was cut."""
+        return self.gap >= GAP and self.of_smaller >= GAP_OF_SMALLER
+
+
+def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0) -> tuple[Tensor, Judgement]:
+    """Posteriors (patients, subgroups) of the elected candidate, found among a sample of the subjects."""
+    some, healthy = (_evenly(x).double() for x in (patients, controls))
+    judge = _Judge(some, healthy, n_subgroups, seed)
+    found = [
+        (space, labels, equal)
+        for space in _spaces(some, healthy)
+        for labels, equal in _clusterings(space(some).float(), n_subgroups, space, seed)
+    ]
+    judged = [judge(labels) for _, labels, _ in found]
+    winner = elect(judged, [equal for *_, equal in found])
+    space, labels, _ = found[winner]
+    mixture = tied_mixture(space(some), n_subgroups, start=F.one_hot(labels, n_subgroups).double(), max_iterations=0)
+    return mixture.posterior(space(patients.double())).to(patients), judged[winner]
+
+
+def elect(judged: list[Judgement], equal: list[bool]) -> int:
+    """Position of the winner; `equal` are those that were cut into equal parts."""
+    gaps, predicted = np.array([(each.gap, each.predicted) for each in judged]).T
+    large = np.array([each.smallest >= SMALLEST for each in judged])
+    widest = gaps[large].max(initial=0.0)
+    supported = np.array([each.has_gap for each in judged]) & (large | (gaps >= FAR_BETTER * widest))
+    if supported.any():
+        return int(np.where(supported, gaps, -np.inf).argmax())
+    usable = large & np.array(equal)
+    return int(np.where(usable if usable.any() else np.ones_like(large), predicted, -np.inf).argmax())
+
+
+@dataclass(frozen=True)
+class _Space:
+    center: Tensor  # (features,)
+    basis: Tensor  # (features, axes)
+    cut: bool  # whether a continuum may be cut into equal parts here
+    searched: bool  # whether gaps are looked for here
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x - self.center) @ self.basis
+
+
+def _spaces(patients: Tensor, controls: Tensor) -> Iterator[_Space]:
+    everybody = torch.cat([patients, controls])
+    deviation = _deviation(everybody)
+    features = everybody.shape[1]
+    whole = features <= min(WHOLE, len(everybody) // SUBJECTS_PER_AXIS)
+    # with all axes, whitening undoes any scale: the same space from the features as given and standardised
+    bases = [1 / deviation] if whole else [torch.ones_like(deviation), 1 / deviation]
+    for scale in bases:
+        center, axes = principal_axes(everybody, scale, features if whole else max(AXES))
+        for count in (axes.shape[1],) if whole else AXES:
+            for target in (everybody, patients):
+                seen = ((x - center) @ axes[:, :count] for x in (controls, target))
+                whitened = axes[:, :count] @ healthy_units(*seen)
+                _, main = principal_axes((patients - center) @ whitened, None, max(PATIENT_AXES))
+                for most in PATIENT_AXES:
+                    last = most == max(PATIENT_AXES)
+                    if last or most < main.shape[1]:
+                        yield _Space(center, whitened @ main[:, :most], True, last and count == axes.shape[1])
+    # standardised by the patients, without severity: the first thing that varies among patients is how ill they are
+    scale = 1 / _deviation(patients)
+    toward = F.normalize((patients.mean(0) - controls.mean(0)) * scale, dim=0)
+    without = torch.diag(scale) - torch.outer(scale * toward, toward)
+    _, axes = principal_axes(patients @ without, None, max(PATIENT_AXES))
+    yield _Space(patients.mean(0), without @ axes, False, True)
+
+
+def healthy_units(controls: Tensor, target: Tensor) -> Tensor:
+    """(axes, axes): whitening by the covariance of the controls, shrunk towards that of others."""
+    within = (1 - SHRINKAGE) * torch.cov(controls.T) + SHRINKAGE * torch.cov(target.T)
+    values, vectors = torch.linalg.eigh(torch.atleast_2d(within))
+    return vectors / values.clamp_min(1e-9 * values.max().clamp_min(1e-30)).sqrt()
+
+
+def principal_axes(x: Tensor, scale: Tensor | None, most: int) -> tuple[Tensor, Tensor]:
+    """Centre (features,), and the leading axes (features, axes) that `scale` is part of; silent axes are left out."""
+    center = x.mean(0)
+    scale = torch.ones_like(center) if scale is None else scale
+    away = (x - center) * scale
+    values, vectors = torch.linalg.eigh(away.T @ away)
+    loud = int((values > 1e-10 * values.max().clamp_min(1e-30)).sum())
+    return center, scale[:, None] * vectors.flip(1)[:, : max(min(most, loud), 1)]
+
+
+def _clusterings(z: Tensor, k: int, space: _Space, seed: int) -> Iterator[tuple[Tensor, bool]]:
+    """Labels of the patients, and whether they were asked to be equally many."""
+    for balance in [1.0] * space.cut + [0.0] * space.searched:
+        clusters = sinkhorn_kmeans(z, k, balance=balance, n_starts=STARTS, seed=seed)
+        yield squared_distances(z, clusters.centroids).argmin(1), balance > 0
+    if not space.searched:
+        return
+    starts = torch.stack([kmeans_start(z, k, seed=seed * STARTS + i) for i in range(STARTS)])
+    likeliest = max(tied_mixtures(z, starts), key=lambda fit: fit.log_likelihood)
+    for mixture in [likeliest, *local_optima(z, k, n_starts=OPTIMA, seed=seed)]:
+        yield mixture.log_posterior(z.double()).argmax(1), False
+
+
+class _Judge:
+    """What all candidates are compared by: linear discriminants of half of the patients, applied to the other half."""
+
+    def __init__(self, patients: Tensor, controls: Tensor, n_subgroups: int, seed: int) -> None:
+        everybody = torch.cat([patients, controls])
+        deviation = _deviation(everybody)
+        parts = [principal_axes(everybody, scale, JUDGED)[1] for scale in (torch.ones_like(deviation), 1 / deviation)]
+        axes = torch.cat(parts, dim=1)
+        x, y = (patients - patients.mean(0)) @ axes, (controls - patients.mean(0)) @ axes
+        values, vectors = torch.linalg.eigh(torch.atleast_2d(torch.cov(x.T)))
+        loud = values > 1e-8 * values.max()
+        whitening = vectors[:, loud] / values[loud].sqrt()
+        self.patients, self.controls, self.k = x @ whitening, y @ whitening, n_subgroups
+        self.fold = torch.as_tensor(np.random.default_rng(seed).permutation(len(x)) % FOLDS)
+
+    def __call__(self, labels: Tensor) -> Judgement:
+        right, size = torch.zeros(self.k), torch.bincount(labels, minlength=self.k)
+        gaps = dict.fromkeys(combinations(range(self.k), 2), 0.0)
+        for fold in range(FOLDS):
+            seen, unseen = self.fold != fold, self.fold == fold
+            told = labels[unseen]
+            if torch.bincount(labels[seen], minlength=self.k).min() < 2:
+                return Judgement(0.0, 0.0, 0.0, 0.0)
+            toward, offset = self._discriminant(self.patients[seen], labels[seen])
+            score, healthy = (x @ toward + offset for x in (self.patients[unseen], self.controls))
+            right += torch.bincount(told[score.argmax(1) == told], minlength=self.k)
+            for a, b in gaps:
+                among = score[(told == a) | (told == b)]
+                gaps[a, b] += (self._gap(among[:, a] - among[:, b]) - self._gap(healthy[:, a] - healthy[:, b])) / FOLDS
+        smaller = {(a, b): float(min(size[a], size[b]) / (size[a] + size[b])) for a, b in gaps}
+        return Judgement(
+            min(gaps.values()), min(gaps[pair] / (2 * smaller[pair]) for pair in gaps),
+            float((right / size).mean()), float(size.min() / len(labels)),
+        )  # fmt: skip
+
+    @staticmethod
+    def _gap(values: Tensor) -> float:
+        return gap(values[None], torch.ones_like(values)[None]).item()
+
+    def _discriminant(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        one_hot = F.one_hot(labels, self.k).double()
+        means = one_hot.T @ x / one_hot.sum(0)[:, None]
+        away = x - means[labels]
+        within = (1 - WITHIN_SHRINKAGE) * away.T @ away / len(x) + WITHIN_SHRINKAGE * torch.eye(x.shape[1]).double()
+        toward = torch.linalg.solve(within, means.T)
+        return toward, -(means.T * toward).sum(0) / 2
+
+
+def _deviation(x: Tensor) -> Tensor:
+    deviation = x.std(0)
+    return torch.where(deviation > 1e-12 * x.abs().amax(0).clamp_min(1e-30), deviation, torch.ones_like(deviation))
+
+
+def _evenly(x: Tensor) -> Tensor:
+    return x[:: max(-(-len(x) // SEARCHED), 1)]
