@@ -141,7 +141,7 @@ class _Members:
             some, now, was = take(z, who), labels[who], before[who]
         else:  # who stays is added and taken away at once
             some, now, was = in_memory(z), labels, before
-        # in double precision: then it hardly matters how subjects are cut into blocks, and over processes
+        # in double precision: what is added and taken away again, round after round, must leave no rest
         joined = (self._subgroups == now).double() - (self._subgroups == was).double()
         sums, sizes = summed([(joined @ some.double(), joined.sum(1))])
         self.sums += sums

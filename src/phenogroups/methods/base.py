@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -13,10 +13,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from phenogroups.clustering.matching import largest_first
 from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
-from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.cohort import Cohort, CohortError, subgroup_letter
 from phenogroups.data.stored import Inputs
 from phenogroups.data.untrusted import check_types
 from phenogroups.networks.encoders import MLP, Encoder, build_encoder, default_encoder, has_weights
@@ -31,7 +32,7 @@ LEAST = {  # of settings that count
 }  # fmt: skip
 DECIDED = 2 / 3  # share of several runs that must put a subject into the same subgroup
 
-MEANS = "subgroup_means"  # name of that tensor in a model file
+MEANS, ORDER = "subgroup_means", "subgroup_order"  # names of these tensors in a model file
 BY_SUBGROUP = ("centroids", "means", "log_sizes", "log_heights", "phi")  # beliefs that have a row for each subgroup
 
 
@@ -64,6 +65,11 @@ class Prediction:
     def of_tensors(cls, found: dict[str, Tensor]) -> "Prediction":
         arrays: dict[str, Any] = {name: values.numpy() for name, values in found.items()}
         return cls(**{"diagnosis": None, **arrays})
+
+    def in_order(self, order: np.ndarray) -> "Prediction":
+        """With the subgroup that is number `order[k]` here as number k."""
+        by_subgroup = {name: getattr(self, name) for name in ("subgroup", "by_centroid", "experts")}
+        return replace(self, **{k: np.take(v, order, axis=1) for k, v in by_subgroup.items() if v is not None})
 
     def __getitem__(self, rows: Any) -> "Prediction":
         some: dict[str, Any] = {name: None if values is None else values[rows] for name, values in vars(self).items()}
@@ -98,10 +104,18 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         self._fit(cohort, progress, checkpoint)
         own = cohort if self.sums.world == 1 else cohort[self.sums.shard(len(cohort))]
         found = self.predict_cohort(own)
+        if not self.reads_truth:  # known subgroups keep the order of their names
+            order = largest_first(torch.as_tensor(found.subgroup[own.is_patient]), self.sums)
+            found = found.in_order(order)
+            self._number(order)
         labels = np.where(own.is_patient, found.subgroup.argmax(axis=1), -1)
         self.labels_ = self.sums.gather(torch.as_tensor(labels)).numpy()
         self.subgroup_means_ = means_of(found.embedding, labels, self.n_subgroups, self.sums)
         return self
+
+    def _number(self, order: np.ndarray) -> None:
+        """Give the numbers 0, 1, ... of the subgroups, from now on, to those that are `order` in what was learned."""
+        self.by_size_ = order
 
     @property
     def sums(self) -> Sums:
@@ -134,7 +148,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:
         """Everything the method says of these subjects; their diagnosis is not looked at."""
         check_is_fitted(self)
-        return self._predict(self._inputs(X))
+        return self._predict(self._inputs(X)).in_order(self.by_size_)
 
     def predict(self, X: Cohort | ArrayLike) -> np.ndarray:
         patient = self.predict_proba(X).argmax(axis=1)
@@ -161,14 +175,20 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         """Become fitted again from what `state` gave."""
         self.classes_ = np.array([0, 1])
         self._accept(input_shape)
-        self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None  # earlier versions wrote none
-        self._restore({name: value for name, value in tensors.items() if name != MEANS})
+        # earlier versions wrote neither
+        self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None
+        if ORDER in tensors:
+            self.by_size_ = tensors[ORDER].numpy()
+            if not np.array_equal(np.sort(self.by_size_), np.arange(self.n_subgroups)):
+                raise ValueError(f"Expected {ORDER} of {self.n_subgroups} subgroups. Received: {self.by_size_}.")
+        self._restore({name: value for name, value in tensors.items() if name not in (MEANS, ORDER)})
         self._check_sizes(self.blank())
         return self
 
     def state(self) -> dict[str, Tensor]:
         """What the model file holds, and `restore` takes."""
-        return {**self.tensors(), MEANS: torch.as_tensor(self.subgroup_means_)}
+        own = {MEANS: torch.as_tensor(self.subgroup_means_), ORDER: torch.as_tensor(self.by_size_)}
+        return {**self.tensors(), **own}
 
     def check_settings(self) -> None:
         """Raise where a setting is not of its declared type, before anything is read or trained."""
@@ -204,6 +224,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def _accept(self, input_shape: tuple[int, ...]) -> None:
         self.input_shape_ = tuple(input_shape)
+        self.by_size_ = np.arange(self.n_subgroups)  # as learned, until their sizes are known
         if len(self.input_shape_) == 1:
             self.n_features_in_ = self.input_shape_[0]
 
@@ -383,6 +404,11 @@ class DeepMethod(Method):
         self.network_, self.beliefs_, self.history_, self.film_ = expectation_maximisation(
             self, lambda: self.build(inputs.shape[1:], inputs), inputs, diagnosis, progress, checkpoint
         )
+
+    def _number(self, order: np.ndarray) -> None:
+        super()._number(order)
+        names = {f"size_{subgroup_letter(k)}": f"size_{subgroup_letter(was)}" for k, was in enumerate(order)}
+        self.history_ = [row | {now: row[was] for now, was in names.items() if was in row} for row in self.history_]
 
     def _predict(self, inputs: Inputs) -> Prediction:
         found = read_all(
