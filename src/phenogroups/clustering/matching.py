@@ -1,7 +1,5 @@
 """Who is who: subgroups carry arbitrary numbers, and matching gives them back the names they had (Appendix B)."""
 
-from itertools import pairwise
-
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -10,39 +8,24 @@ from torch import Tensor
 from phenogroups.clustering.kmeans import group_means
 from phenogroups.clustering.sums import ALONE, Sums
 
-# Sizes that differ by no more count as equal: one patient who moves changes the difference of two sizes by two
-FEW, FEW_OF_MANY = 2, 0.01  # patients, and as a share of them
-ROUNDING = 1e-5  # share of the patients by which expected sizes may differ on another machine
+SURENESS = 10  # a patient with probabilities of 0.6 and 0.4 counts 98% for the first subgroup, of 0.5 half for each
+TIE_BREAKERS = 1e-2, 1e-3  # weights of expected sizes and of places in the cohort, where sizes are (nearly) equal
 
 
 def largest_first(q: Tensor, sums: Sums = ALONE) -> np.ndarray:
     """(K,): which subgroup of the posteriors `q` (patients, K) comes first, second, ...: that of most patients first.
 
-    Rounding may move a patient who is between two subgroups, so where sizes differ by few patients, the expected sizes
-    decide: sums of probabilities, which rounding changes by as little as it changes a probability. Where these are
-    equal too, the subgroup comes first to which the earlier patients of the cohort belong.
+    Rounding may move a patient who is between two subgroups, so such a patient counts for both in part. Among equal
+    sizes the greater sum of probabilities comes first, then whom the earlier patients of the cohort belong to. All of
+    it is one smooth score: as probabilities change by rounding, so little does it, and no order but that of equals.
     """
     q = q.double().cpu()
-    before, count = sums.places(len(q))
-    place = torch.arange(before, before + len(q)) + 1
-    sizes = torch.bincount(q.argmax(1), minlength=q.shape[1])
-    keys = sums(torch.stack([sizes.double(), q.sum(0), (q / place[:, None]).sum(0)]))
-    margins = [max(FEW, FEW_OF_MANY * count), ROUNDING * count, 0.0]
-    return np.array(_ranked(list(range(q.shape[1])), keys.tolist(), margins))
-
-
-def _ranked(who: list[int], keys: list[list[float]], margins: list[float]) -> list[int]:
-    """By the first key, greatest first; where no step is wider than its margin, by the keys that follow."""
-    if not keys:
-        return who
-    key, margin = keys[0], margins[0]
-    who = sorted(who, key=lambda k: -key[k])
-    equal = [who[:1]]
-    for a, b in pairwise(who):
-        if key[a] - key[b] > margin:
-            equal.append([])
-        equal[-1].append(b)
-    return [k for some in equal for k in _ranked(some, keys[1:], margins[1:])]
+    before, _ = sums.places(len(q))
+    place = torch.arange(before, before + len(q))[:, None] + 1
+    sizes = (SURENESS * q.log()).softmax(1)
+    by_sum, by_place = TIE_BREAKERS
+    score = sums((sizes + by_sum * q + by_place * q / place).sum(0))
+    return np.argsort(-score.numpy(), kind="stable")
 
 
 def match_centroids(previous: Tensor, current: Tensor) -> Tensor:
