@@ -113,7 +113,8 @@ def read_in_blocks(
     found: dict[str, Tensor] = {}  # filled in place: parts put together at the end would be there twice
     spans = [slice(first, first + rows) for first in range(0, len(inputs), rows)]
     for span, some in zip(spans, _rows(inputs, iter(spans)), strict=True):
-        for name, values in read(as_tensor(some, device)).items():
+        # a copy: torch takes no memory that is read-only
+        for name, values in read(as_tensor(np.array(some), device)).items():
             if name not in found:
                 found[name] = torch.empty((len(inputs), *values.shape[1:]), dtype=values.dtype)
             found[name][span] = values

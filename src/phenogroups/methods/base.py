@@ -105,16 +105,15 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         own = cohort if self.sums.world == 1 else cohort[self.sums.shard(len(cohort))]
         found = self.predict_cohort(own)
         if not self.reads_truth:  # known subgroups keep the order of their names
-            order = largest_first(torch.as_tensor(found.subgroup[own.is_patient]), self.sums)
-            found = found.in_order(order)
-            self._number(order)
+            self._number(largest_first(torch.as_tensor(found.subgroup[own.is_patient]), self.sums))
+            found = found.in_order(self.by_size_)
         labels = np.where(own.is_patient, found.subgroup.argmax(axis=1), -1)
         self.labels_ = self.sums.gather(torch.as_tensor(labels)).numpy()
         self.subgroup_means_ = means_of(found.embedding, labels, self.n_subgroups, self.sums)
         return self
 
     def _number(self, order: np.ndarray) -> None:
-        """Give the numbers 0, 1, ... of the subgroups, from now on, to those that are `order` in what was learned."""
+        """From now on subgroup k is the one that is `order[k]` in what was learned: in network, beliefs and `read`."""
         self.by_size_ = order
 
     @property
@@ -177,12 +176,11 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         self._accept(input_shape)
         # earlier versions wrote neither
         self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None
-        if ORDER in tensors:
-            self.by_size_ = tensors[ORDER].numpy()
-            if not np.array_equal(np.sort(self.by_size_), np.arange(self.n_subgroups)):
-                raise ValueError(f"Expected {ORDER} of {self.n_subgroups} subgroups. Received: {self.by_size_}.")
+        self.by_size_ = tensors[ORDER].numpy() if ORDER in tensors else self.by_size_
         self._restore({name: value for name, value in tensors.items() if name not in (MEANS, ORDER)})
         self._check_sizes(self.blank())
+        if not np.array_equal(np.sort(self.by_size_), np.arange(self.n_subgroups)):
+            raise ValueError(f"Expected {ORDER} of {self.n_subgroups} subgroups. Received: {self.by_size_}.")
         return self
 
     def state(self) -> dict[str, Tensor]:
