@@ -81,7 +81,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     """`fit` a cohort or arrays, then ask for diagnosis, subgroup and embedding. What is learned ends in `_`."""
 
     n_subgroups: int = 2  # how many subgroups are looked for among the patients
-    seed: int = 0  # same seed, same bits
+    seed: int = 0  # same seed, same bits, on one machine with one number of threads
 
     needs_controls: ClassVar[bool] = True  # whether the diagnosis is learned from
     reads_truth: ClassVar[bool] = False  # whether it is told the known subgroups, as only an upper bound may be
