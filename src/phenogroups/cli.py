@@ -234,7 +234,7 @@ class Discover(Who):
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
     """Any other setting of the method, such as epochs=20 encoder=resnet18; a wrong name lists all."""
     resume: bool = False
-    """Go on after the last epoch that an interrupted run of this command kept; on the same machine, to the same bits."""
+    """Go on after the last epoch that an interrupted run of this command kept; on the same machine to the same bits."""
     workers: int = 0
     """Threads that read ahead from a cohort on disk (--cache); any number gives the same bits."""
 
