@@ -193,7 +193,10 @@ def two(tmp_path_factory) -> dict[str, dict[str, np.ndarray]]:
 def test_two_processes_find_what_one_finds(one, two, name):
     assert np.array_equal(one[name]["labels"], two[name]["labels"])
     for what, expected in one[name].items():
-        np.testing.assert_allclose(two[name][what], expected, rtol=1e-5, atol=1e-5, err_msg=what)
+        # The gradient of a bias before batch normalisation is rounding alone, and Adam makes whole steps of it. What is
+        # predicted does not see that, for `settle` takes its mean away; what history tells of the epochs before does
+        tolerance = 1e-3 if what == "history" else 1e-5
+        np.testing.assert_allclose(two[name][what], expected, rtol=tolerance, atol=tolerance, err_msg=what)
 
 
 def test_something_was_learned(one):
