@@ -101,6 +101,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         cohort = self._training_cohort(X, y)
         cohort.require(self.n_subgroups, controls=self.needs_controls)
         self._accept(cohort.input_shape)
+        self.by_size_ = np.arange(self.n_subgroups)  # as learned, until their sizes are known
         self._fit(cohort, progress, checkpoint)
         own = cohort if self.sums.world == 1 else cohort[self.sums.shard(len(cohort))]
         found = self.predict_cohort(own)
@@ -176,11 +177,13 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         self._accept(input_shape)
         # earlier versions wrote neither
         self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None
-        self.by_size_ = tensors[ORDER].numpy() if ORDER in tensors else self.by_size_
         self._restore({name: value for name, value in tensors.items() if name not in (MEANS, ORDER)})
         self._check_sizes(self.blank())
-        if not np.array_equal(np.sort(self.by_size_), np.arange(self.n_subgroups)):
-            raise ValueError(f"Expected {ORDER} of {self.n_subgroups} subgroups. Received: {self.by_size_}.")
+        as_learned = torch.arange(self.n_subgroups)
+        order = tensors.get(ORDER, as_learned)
+        if order.dtype != torch.int64 or not torch.equal(order.sort().values, as_learned):
+            raise ValueError(f"Expected {ORDER} of {self.n_subgroups} subgroups. Received: {order}.")
+        self.by_size_ = order.numpy()
         return self
 
     def state(self) -> dict[str, Tensor]:
@@ -222,7 +225,6 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def _accept(self, input_shape: tuple[int, ...]) -> None:
         self.input_shape_ = tuple(input_shape)
-        self.by_size_ = np.arange(self.n_subgroups)  # as learned, until their sizes are known
         if len(self.input_shape_) == 1:
             self.n_features_in_ = self.input_shape_[0]
 
