@@ -15,9 +15,9 @@ TIE_BREAKERS = 1e-2, 1e-3  # weights of expected sizes and of places in the coho
 def largest_first(q: Tensor, sums: Sums = ALONE) -> np.ndarray:
     """(K,): which subgroup of the posteriors `q` (patients, K) comes first, second, ...: that of most patients first.
 
-    Rounding may move a patient who is between two subgroups, so such a patient counts for both in part. Among equal
-    sizes the greater sum of probabilities comes first, then whom the earlier patients of the cohort belong to. All of
-    it is one smooth score: as probabilities change by rounding, so little does it, and no order but that of equals.
+    Rounding may move a patient who is between two subgroups, so such a patient counts for both in part. Of equal sizes
+    the greater sum of probabilities comes first, then the subgroup of the earlier patients of the cohort. These three
+    are one smooth score, which moves as little as the probabilities do: rounding can swap only what is equal within it.
     """
     q = q.double().cpu()
     before, _ = sums.places(len(q))
