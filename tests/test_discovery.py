@@ -131,15 +131,17 @@ def test_subgroups_are_one_row_per_subject(made):
 
 
 def test_a_model_of_an_earlier_version_predicts_without_distances(made, tmp_path):
-    home, *_ = made
+    home, cohort, found = made
     copy = change(home / "run", tmp_path)
     tensors = load_file(copy / "model.safetensors")
-    del tensors["subgroup_means"]
+    del tensors["subgroup_means"], tensors["subgroup_order"]
     recipe = json.loads((copy / "recipe.json").read_text())
     write_model(copy, {key: recipe[key] for key in ("method", "settings", "input_shape", "table")}, tensors)
     predict_table(copy, home / "subjects.csv", tmp_path / "out.csv")
     columns = ["subject", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient", "problem"]
     assert list(pd.read_csv(tmp_path / "out.csv").columns) == columns
+    as_learned = load(copy).predict_subgroup_proba(cohort)  # its letters were those of the network
+    np.testing.assert_array_equal(as_learned[:, found.method.by_size_], found.method.predict_subgroup_proba(cohort))
 
 
 def test_a_new_process_predicts_the_same_also_one_by_one(made, tmp_path):
