@@ -194,9 +194,9 @@ def test_two_processes_find_what_one_finds(one, two, name):
     assert np.array_equal(one[name]["labels"], two[name]["labels"])
     for what, expected in one[name].items():
         # Two processes encode other batches than one, so their networks round otherwise. Where a gradient is hardly
-        # more than rounding, as behind batch normalisation, Adam makes a whole step of it. What a model predicts is promised
-        # to 1e-5, how it is trained is not: these trainings change embeddings by 0.5 and more, of which this is 0.4%.
-        # The batches of a table are computed whole by both; there only history sees, before `settle`, what Adam did
+        # more than rounding, as of a bias before batch normalisation, Adam makes a whole step of it. What a model
+        # predicts is promised to 1e-5, how it is trained is not: these trainings change embeddings by 0.5 and more, of
+        # which this is 0.4%. A table is computed whole by both: there only history, before `settle`, sees such steps
         tolerance = 1e-5 if name.startswith("table") and what != "history" else 2e-3
         np.testing.assert_allclose(two[name][what], expected, rtol=tolerance, atol=tolerance, err_msg=what)
 
