@@ -193,12 +193,14 @@ def two(tmp_path_factory) -> dict[str, dict[str, np.ndarray]]:
 def test_two_processes_find_what_one_finds(one, two, name):
     assert np.array_equal(one[name]["labels"], two[name]["labels"])
     for what, expected in one[name].items():
-        # Two processes encode other batches than one, so their networks round otherwise. Where a gradient is hardly
-        # more than rounding, as of a bias before batch normalisation, Adam makes a whole step of it. What a model
-        # predicts is promised to 1e-5, how it is trained is not: these trainings change embeddings by 0.5 and more, of
-        # which this is 0.4%. A table is computed whole by both: there only history, before `settle`, sees such steps
-        tolerance = 1e-5 if name.startswith("table") and what != "history" else 2e-3
-        np.testing.assert_allclose(two[name][what], expected, rtol=tolerance, atol=tolerance, err_msg=what)
+        found = two[name][what]
+        # A table is computed whole by both; what a model predicts is promised to 1e-5
+        if name.startswith("table") and what != "history":
+            np.testing.assert_allclose(found, expected, rtol=RELATIVE, atol=1e-5, err_msg=what)
+        # Of images, two processes encode other batches than one, so their networks round otherwise. Where a gradient is
+        # hardly more than rounding, as of a bias before batch normalisation, Adam makes a whole step of it: how a model
+        # is trained is not promised to 1e-5. These trainings change embeddings by a third of their length and more
+        assert np.linalg.norm(found - expected) <= 5e-3 * np.linalg.norm(expected), what
 
 
 def test_something_was_learned(one):
