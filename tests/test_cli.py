@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -219,6 +220,19 @@ def test_an_interruption_is_no_traceback(features_csv, tmp_path, capsys, monkeyp
     assert cli.main(["discover", str(features_csv), "--out", str(tmp_path / "run")]) == 130
     assert "stopped; nothing was written" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_signals_of_the_caller_are_left_alone(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli.main(["discover", str(tmp_path / "none.csv")]) == 2
+    assert signal.getsignal(signal.SIGTERM) is before
+    own = signal.Handlers.SIG_IGN
+    try:
+        signal.signal(signal.SIGTERM, own)
+        with cli.stopped_by_sigterm():
+            assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_message_is_not_markup(tmp_path, capsys):

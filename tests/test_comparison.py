@@ -420,12 +420,13 @@ def test_a_failure_has_an_exit_code(features_csv, tmp_path, capsys):
     assert "morpho_simclr, seed 0, failed: ValueError" in capsys.readouterr().out
 
 
-def test_an_interruption_says_what_is_kept(features_csv, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (cli.Terminated, 143)])
+def test_an_interruption_says_what_is_kept(features_csv, tmp_path, capsys, monkeypatch, stop, code):
     def interrupt(*_, **__):
-        raise KeyboardInterrupt
+        raise stop
 
     monkeypatch.setattr(MODULE, "run_cell", interrupt)
-    assert run(features_csv, "--methods", "kmeans", "--out", tmp_path / "c") == 130
+    assert run(features_csv, "--methods", "kmeans", "--out", tmp_path / "c") == code
     assert "finished cells are kept in" in capsys.readouterr().err
 
 

@@ -15,11 +15,12 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from closeness import ABSOLUTE, RELATIVE, assert_same_prediction
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.data.tables import TableSpec, read_cohort, resolve_features
 from phenogroups.discovery import discover
-from phenogroups.methods import DeepUCSL, PlainKMeans, load
+from phenogroups.methods import DeepUCSL, PlainKMeans, Prediction, load
 from phenogroups.prediction import predict_table
 from phenogroups.training.run import RunError, check_writable, new_run_folder, write_model
 
@@ -130,52 +131,46 @@ def test_subgroups_are_one_row_per_subject(made):
 
 
 def test_a_model_of_an_earlier_version_predicts_without_distances(made, tmp_path):
-    home, *_ = made
+    home, cohort, found = made
     copy = change(home / "run", tmp_path)
     tensors = load_file(copy / "model.safetensors")
-    del tensors["subgroup_means"]
+    del tensors["subgroup_means"], tensors["subgroup_order"]
     recipe = json.loads((copy / "recipe.json").read_text())
     write_model(copy, {key: recipe[key] for key in ("method", "settings", "input_shape", "table")}, tensors)
     predict_table(copy, home / "subjects.csv", tmp_path / "out.csv")
     columns = ["subject", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient", "problem"]
     assert list(pd.read_csv(tmp_path / "out.csv").columns) == columns
+    as_learned = load(copy).predict_subgroup_proba(cohort)  # its letters were those of the network
+    np.testing.assert_array_equal(as_learned[:, found.method.by_size_], found.method.predict_subgroup_proba(cohort))
 
 
-def test_a_new_process_predicts_the_same_bits_also_one_by_one(made, tmp_path):
+def test_a_new_process_predicts_the_same_also_one_by_one(made, tmp_path):
     home, cohort, found = made
     expected = found.method.predict_cohort(cohort)
     command = [sys.executable, "-c", PREDICT, str(home / "run"), str(home / "subjects.csv"), str(tmp_path)]
     subprocess.run(command, check=True, env=os.environ)
     for name, rows in (("together", slice(None)), ("alone", [0, 50, 63, 64, 119])):
         loaded = np.load(tmp_path / f"{name}.npz")
-        for key, value in vars(expected[rows]).items():
-            np.testing.assert_array_equal(loaded[key], value, err_msg=f"{name}: {key}")
-    written = pd.read_csv(home / "run" / "subgroups.csv", dtype=str).set_index("subject")
-    predicted = pd.read_csv(tmp_path / "predicted.csv", dtype=str).set_index("subject")
-    columns = [
-        "p_A",
-        "p_B",
-        "confidence",
-        "undecided",
-        "p_patient",
-        "distance_A",
-        "distance_B",
-    ]  # as text: what was written is what is written again
-    pd.testing.assert_frame_equal(predicted[columns], written.loc[predicted.index, columns])
-    np.testing.assert_array_equal(predicted["p_A"].to_numpy(np.float32), expected.subgroup[:, 0])
+        assert_same_prediction(Prediction(**{key: loaded[key] for key in vars(expected)}), expected[rows])
+    written = pd.read_csv(home / "run" / "subgroups.csv").set_index("subject")
+    predicted = pd.read_csv(tmp_path / "predicted.csv").set_index("subject")
+    columns = ["p_A", "p_B", "confidence", "undecided", "p_patient", "distance_A", "distance_B"]
+    pd.testing.assert_frame_equal(
+        predicted[columns], written.loc[predicted.index, columns], rtol=RELATIVE, atol=ABSOLUTE
+    )
+    np.testing.assert_allclose(predicted["p_A"], expected.subgroup[:, 0], rtol=RELATIVE, atol=ABSOLUTE)
 
 
 @pytest.mark.parametrize(
     ("encoder", "shape"), [("mlp", (7,)), ("light", (1, 12, 12)), ("light", (3, 9, 9)), ("paper", (1, 8, 8))]
 )
-def test_a_subject_gets_the_same_bits_in_any_company(encoder, shape):
+def test_a_subject_is_predicted_the_same_in_any_company(encoder, shape):
     inputs = np.random.default_rng(0).normal(size=(300, *shape)).astype(np.float32)
     method = DeepUCSL(encoder=encoder, epochs=1, steps=1, batch_size=32, clusterer="kmeans")
     method.fit(Cohort(inputs[:60], np.arange(60) % 2))
     everyone = method.predict_cohort(inputs)
     for n in (1, 3, 257):
-        for key, value in vars(method.predict_cohort(inputs[-n:])).items():
-            np.testing.assert_array_equal(value, vars(everyone)[key][-n:], err_msg=f"{key} of {n}")
+        assert_same_prediction(method.predict_cohort(inputs[-n:]), everyone[-n:])
 
 
 def test_the_model_is_tensors_and_nothing_else(run):

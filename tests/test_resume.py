@@ -454,7 +454,31 @@ def test_control_c(pictures, tmp_path, capsys, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix not in (".png", ".csv")) == ["run"]
 
 
-def test_the_commands_of_the_docs(tmp_path, capsys, monkeypatch):
+# a command in a process of its own, where Ctrl-C is understood or ignored, that sends itself a signal after one epoch
+SIGNALLED = """
+import os, signal, sys
+from phenogroups import cli, discovery
+from phenogroups.training.em import Course
+
+number, on_control_c, *words = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.SIG_IGN if on_control_c == "ignored" else signal.default_int_handler)
+real = Course.m_step
+
+def m_step(self):
+    if self.epoch == 1:
+        os.kill(os.getpid(), int(number))
+    real(self)
+
+Course.m_step = m_step
+discovery.write_page = lambda folder: (folder / "report.html").write_text("")
+sys.exit(cli.main(words))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "on_control_c", "code"), [(signal.SIGINT, "understood", 130), (signal.SIGTERM, "ignored", 143)]
+)
+def test_the_commands_of_the_docs(tmp_path, capsys, monkeypatch, number, on_control_c, code):
     """The first is stopped in its second epoch, the second goes on."""
     text = (Path(__file__).parents[1] / "docs" / "interruption.md").read_text()
     first, second = re.findall(r"^phenogroups (.*)$", text, re.MULTILINE)
@@ -463,13 +487,24 @@ def test_the_commands_of_the_docs(tmp_path, capsys, monkeypatch):
     cohort = people()
     table = pd.DataFrame(cohort.inputs).add_prefix("x").assign(diagnosis=cohort.diagnosis)
     table.to_csv("subjects.csv", index=False)
-    real = Course.m_step
-    with monkeypatch.context() as patch:
-        patch.setattr(Course, "m_step", lambda self: os.kill(os.getpid(), signal.SIGINT) if self.epoch else real(self))
-        assert cli.main(first.split()) == 130
-    capsys.readouterr()
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, str(int(number)), on_control_c, *first.split()], capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert "stopped; Finished epochs are kept: the same command with --resume goes on." in done.stderr
+    assert "Traceback" not in done.stderr
     assert cli.main(second.split()) == 0
     assert "Going on after epoch 1 of 6." in capsys.readouterr().err
+
+
+def test_a_run_that_ignores_control_c_is_not_stopped_by_it(tmp_path):
+    pd.DataFrame(people().inputs).add_prefix("x").assign(diagnosis=people().diagnosis).to_csv(tmp_path / "subjects.csv")
+    words = ["discover", str(tmp_path / "subjects.csv"), "--out", str(tmp_path / "run"), *SET]
+    command = [sys.executable, "-c", SIGNALLED, str(int(signal.SIGINT)), "ignored", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "recipe.json").exists()
 
 
 def test_the_demo_goes_on_too(tmp_path, monkeypatch):

@@ -2,7 +2,9 @@
 
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from phenogroups.methods import Method
     from phenogroups.recipes import Recipe
 
-INCOMPLETE = 3  # exit code: written, but some subjects could not be assigned
+# exit codes: written, but some subjects could not be assigned; stopped, 128 and the number of the signal as in shells
+INCOMPLETE, INTERRUPTED, TERMINATED = 3, 128 + signal.SIGINT, 128 + signal.SIGTERM
 # what a terminal would obey instead of showing it: escape sequences, and marks that turn text around
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -53,7 +56,7 @@ class Demo:
     epochs: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the method's)")] = None
     """Fewer epochs make a quicker, worse demo."""
     resume: bool = False
-    """Go on after the last epoch of an interrupted demo, to the same bits."""
+    """Go on after the last epoch of an interrupted demo; on the same machine, to the same bits."""
 
     def run(self) -> None:
         from phenogroups.data.examples.drawn import drawn_digits
@@ -242,7 +245,7 @@ class Discover(Who):
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
     """Any other setting of the method, such as epochs=20 encoder=light; a wrong name lists all."""
     resume: bool = False
-    """Go on after the last epoch that an interrupted run of the same command kept, to the same bits."""
+    """Go on after the last epoch that an interrupted run of this command kept; on the same machine to the same bits."""
     workers: int = 0
     """Threads that read ahead from a cohort on disk (--cache); any number gives the same bits."""
 
@@ -386,9 +389,9 @@ class Compare(Who):
                     settings=settings, test=test, held_out=self.held_out, isolated=self.isolated, progress=progress,
                     note=lambda text: say(text, ERR),
                 )  # fmt: skip
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             say(f"phenogroups: stopped; finished cells are kept in {self.out}, the same command goes on.", ERR)
-            return 130
+            return code_of(stop)
         say_what_was_compared(found)
         return 1 if found.failures else 0
 
@@ -517,19 +520,46 @@ def main(arguments: list[str] | None = None) -> int:
         description="Find disease subgroups by contrasting patients with healthy controls.",
     )
     try:
-        return command.run() or 0
+        with stopped_by_sigterm():
+            return command.run() or 0
     except (ValueError, FloatingPointError, OSError) as error:
         who, ERR.quiet = "phenogroups, another process" if ERR.quiet else "phenogroups", False
         by_the_disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
         kept = f" {EPOCHS_ARE_KEPT}" if by_the_disk and has_epochs(command) else ""
         say(f"{who}: {error}{kept}", ERR)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         kept = "nothing was written"
         if getattr(command, "cache", None):
             kept += ", but what was decoded: the same command goes on"
         say(f"phenogroups: stopped; {EPOCHS_ARE_KEPT if has_epochs(command) else f'{kept}.'}", ERR)
-        return 130
+        return code_of(stop)
+
+
+class Terminated(KeyboardInterrupt):
+    """As Ctrl-C, which is ignored by whatever a script or some runners start in the background."""
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Within, SIGTERM stops a command as Ctrl-C does: files are left whole, and it says what is kept."""
+
+    def stop(*_: object) -> None:
+        raise Terminated
+
+    is_main = threading.current_thread() is threading.main_thread()  # only there can signals be handled
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def code_of(stop: KeyboardInterrupt) -> int:
+    return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
 
 
 def has_epochs(command: Any) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score
 
-from phenogroups.clustering.matching import match_centroids, match_labels, match_members
+from phenogroups.clustering.matching import largest_first, match_centroids, match_labels, match_members
 
 
 def is_permutation(order) -> bool:
@@ -124,3 +124,41 @@ def test_labels_are_refused_by_name():
         match_labels(np.array([0, 2]), np.array([0, 1]), 2)
     with pytest.raises(ValueError, match="one truth per subject"):
         match_labels(np.array([0, 1]), np.array([0]), 2)
+
+
+def posteriors(sizes, sure=0.9, seed=0) -> torch.Tensor:
+    """Of so many patients in each subgroup, in random order."""
+    labels = torch.as_tensor(np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes)))
+    q = torch.full((len(labels), len(sizes)), (1 - sure) / (len(sizes) - 1), dtype=torch.float64)
+    return q.scatter(1, labels[:, None], sure)
+
+
+def test_the_largest_subgroup_comes_first():
+    assert largest_first(posteriors([10, 40, 20, 30])).tolist() == [1, 3, 2, 0]
+
+
+@given(st.permutations(range(4)), st.lists(st.integers(0, 12), min_size=4, max_size=4), st.integers(0, 10_000))
+def test_the_order_does_not_hang_on_the_numbers_that_subgroups_had(shuffle, sizes, seed):
+    q = torch.softmax(torch.randn(sum(sizes) + 4, 4, generator=torch.Generator().manual_seed(seed)), dim=1).double()
+    q = torch.cat([q, posteriors([size + 1 for size in sizes], seed=seed)])
+    order = [shuffle[k] for k in largest_first(q[:, shuffle])]
+    assert order == largest_first(q).tolist()
+
+
+def test_a_patient_between_two_subgroups_renames_nobody():
+    """If everybody counted for one subgroup, this patient would decide."""
+    q = posteriors([0, 30, 30])[:, 1:]
+    q[:30] += torch.tensor([0.01, -0.01])
+    for share in (0.5 - 1e-7, 0.5 + 1e-7):
+        between = torch.cat([q, torch.tensor([[share, 1 - share]])])
+        assert largest_first(between).tolist() == [0, 1]
+        assert largest_first(between.flip(1)).tolist() == [1, 0]
+
+
+def test_of_equal_sizes_that_of_earlier_patients_comes_first():
+    q = torch.tensor([[0.2, 0.8], [0.8, 0.2], [0.8, 0.2], [0.2, 0.8]])
+    assert largest_first(q).tolist() == [1, 0]
+    assert largest_first(q.flip(0)).tolist() == [1, 0]
+    assert largest_first(q.flip(1)).tolist() == [0, 1]
+    rounded = q * (1 + 1e-6 * torch.randn(q.shape, generator=torch.Generator().manual_seed(0)))
+    assert largest_first(rounded).tolist() == [1, 0]

@@ -110,7 +110,7 @@ def test_any_clusterer_of_scikit_learn_will_do(clusterer):
 
 def test_a_fitted_clusterer_needs_not_be_saved(features):
     method = DeepUCSL(**QUICK, clusterer=GaussianMixture(2, random_state=0)).fit(features)
-    again = build_method("deep_ucsl", settings_of(method)).restore(method.input_shape_, method.tensors())
+    again = build_method("deep_ucsl", settings_of(method)).restore(method.input_shape_, method.state())
     expected, found = method.predict_cohort(features), again.predict_cohort(features)
     np.testing.assert_array_equal(found.by_centroid, expected.by_centroid)
     np.testing.assert_array_equal(found.subgroup, expected.subgroup)

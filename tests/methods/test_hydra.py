@@ -39,7 +39,7 @@ def test_controls_lie_inside_all_faces_and_every_patient_outside_of_one(planted)
     assert (scores[~cohort.is_patient] < 0).all()
     assert (scores[cohort.is_patient].max(axis=1) > 0).all()
     np.testing.assert_array_equal(method.predict(cohort), cohort.diagnosis)
-    np.testing.assert_array_equal(method.predict_subgroup(cohort), scores.argmax(axis=1))
+    np.testing.assert_array_equal(method.predict_subgroup(cohort), scores[:, method.by_size_].argmax(axis=1))
 
 
 def test_diagnosis_rises_with_the_best_score_from_below_to_above_one_half(planted):

@@ -70,7 +70,7 @@ def test_features_that_hang_together_by_nothing_are_coded_all_the_same(features)
 
 
 def test_subgroups_are_read_from_the_mean(fitted, digits):
-    means, centroids = fitted.transform(digits), fitted.beliefs_.centroids.numpy()
+    means, centroids = fitted.transform(digits), fitted.beliefs_.centroids.numpy()[fitted.by_size_]
     nearest = ((means[:, None] - centroids) ** 2).sum(2).argmin(1)
     np.testing.assert_array_equal(fitted.predict_subgroup(digits), nearest)
 

@@ -191,5 +191,5 @@ def test_foundation_embeds_by_it(vit, unit, tmp_path):
 def written(method, cohort: Cohort, folder: Path) -> Path:
     recipe = {"method": name_of(method), "settings": settings_of(method), "input_shape": list(cohort.input_shape)}
     folder.mkdir()
-    write_model(folder, recipe, method.tensors())
+    write_model(folder, recipe, method.state())
     return folder

@@ -265,5 +265,5 @@ def test_a_loaded_model_needs_no_file_of_weights(images, tmp_path):
     save_file(source.state_dict(), tmp_path / "weights.safetensors")
     method = DeepUCSL(weights=str(tmp_path / "weights.safetensors"), restarts=1, **QUICK).fit(images)
     (tmp_path / "weights.safetensors").unlink()
-    again = DeepUCSL(**method.get_params()).restore(images.input_shape, method.tensors())
+    again = DeepUCSL(**method.get_params()).restore(images.input_shape, method.state())
     assert (again.transform(images) == method.transform(images)).all()

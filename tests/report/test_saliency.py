@@ -28,12 +28,15 @@ def test_expected_gradients_of_a_linear_gate_are_its_weights_times_the_way():
     def read(network, z, beliefs):
         return {"subgroup": torch.cat([-z, z], dim=1).sigmoid()}
 
-    method = SimpleNamespace(whole_encoder=gate, network_=None, beliefs_=None, read=read)
+    order = np.array([0, 1])
+    method = SimpleNamespace(whole_encoder=gate, network_=None, beliefs_=None, by_size_=order, read=read)
     rng = np.random.default_rng(0)
     own, others = rng.normal(size=6).astype(np.float32), rng.normal(size=(30, 6)).astype(np.float32)
     expected = gate.weight.detach().numpy()[0] * (own - others.mean(axis=0))
     np.testing.assert_allclose(expected_gradients(method, own, others, 1), expected, rtol=1e-4)
     np.testing.assert_allclose(expected_gradients(method, own, others, 0), -expected, rtol=1e-4)
+    method.by_size_ = order[::-1]  # the subgroup of most patients is first, whichever the gate has first
+    np.testing.assert_allclose(expected_gradients(method, own, others, 0), expected, rtol=1e-4)
     method.read = lambda *_: {"subgroup": torch.ones(30, 2)}  # no way back to the input
     assert expected_gradients(method, own, others, 1) is None
 

@@ -14,8 +14,9 @@ from phenogroups.clustering.sums import ALONE, Sums
 # vectors among which starts are compared, at most; the best goes on among all. At least half as many are taken: enough
 # for a subgroup of one in a hundred, of which 330 are among them. Ten starts of a million would take ten times as long
 SEARCHED = 2**16
-# relative inertia between two starts that differ by rounding only: then the first is taken, and names the subgroups
-SAME = 1e-9
+# relative inertia between two starts that end in the same clusters, of vectors in single precision. Then the first is
+# taken, which gives the subgroups their order: where rounding chose, the training that follows would go another way
+SAME = 1e-5
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class _Members:
             some, now, was = take(z, who), labels[who], before[who]
         else:  # who stays is added and taken away at once
             some, now, was = in_memory(z), labels, before
-        # in double precision: then it hardly matters how subjects are cut into blocks, and over processes
+        # in double precision: what is added and taken away again, round after round, must leave no rest
         joined = (self._subgroups == now).double() - (self._subgroups == was).double()
         sums, sizes = summed([(joined @ some.double(), joined.sum(1))])
         self.sums += sums

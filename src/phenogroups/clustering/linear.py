@@ -15,7 +15,7 @@ class Hyperplane:
     intercept: Tensor  # ()
 
     def logit(self, z: Tensor) -> Tensor:
-        return (z * self.weights).sum(1) + self.intercept
+        return z @ self.weights + self.intercept
 
 
 def logistic_hyperplane(z: Tensor, diagnosis: Tensor, strength: float = 1.0) -> Hyperplane:

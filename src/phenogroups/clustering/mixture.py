@@ -14,7 +14,7 @@ from phenogroups.clustering.sums import ALONE, Sums
 
 JITTER = 1e-6  # relative ridge on the covariance: a constant direction must not become infinitely informative
 FEWEST_ROWS = 2**11  # of a block, however many starts there are
-SAME = 1e-9  # nats between two that differ by rounding only: then the first start is taken, and names the subgroups
+SAME = 1e-4  # nats between two that end in the same mixture, as EM stops a little before; the first is taken
 
 
 @dataclass(frozen=True)

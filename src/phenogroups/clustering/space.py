@@ -31,9 +31,8 @@ class DiseaseSpace:
 
     def _of(self, embedding: Tensor) -> Tensor:
         z = (embedding - self.center) / self.scale
-        # products in double precision: rounded back, a row has the same bits in any company
-        z = z - (z.double() @ self.severity.double())[:, None].to(z) * self.severity
-        return (z.clamp(-self.limit, self.limit).double() @ self.basis.double()).to(z)
+        z = z - (z @ self.severity)[:, None] * self.severity
+        return z.clamp(-self.limit, self.limit) @ self.basis
 
 
 def fit_space(

@@ -15,7 +15,7 @@ from phenogroups.data.augment import Augmentation, Part
 from phenogroups.data.stored import Inputs
 
 NUMBERS_AT_ONCE = 2**22  # in a block of inputs: two volumes of 128 voxels a side
-MOST_ROWS = 64  # on a CPU as fast per subject as more, and one subject alone waits for one block only
+MOST_ROWS = 64  # on a CPU as fast per subject as more
 _workers: ContextVar[int] = ContextVar("workers", default=0)  # no setting of a method: it changes no bit of any result
 
 
@@ -108,18 +108,14 @@ def rows_at_once(shape: tuple[int, ...]) -> int:
 def read_in_blocks(
     inputs: Inputs, read: Callable[[Tensor], dict[str, Tensor]], device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
-    """What `read` makes of all rows, in order, on the CPU; its tensors have one row per input.
-
-    Every block has the same number of rows (the last is filled up), because matrix products round differently for
-    different shapes: so a subject gets the same bits alone and in company.
-    """
+    """What `read` makes of all rows, in order, on the CPU; its tensors have one row per input."""
     rows = rows_at_once(inputs.shape[1:])
     found: dict[str, Tensor] = {}  # filled in place: parts put together at the end would be there twice
     spans = [slice(first, first + rows) for first in range(0, len(inputs), rows)]
     for span, some in zip(spans, _rows(inputs, iter(spans)), strict=True):
-        block = np.concatenate([some, np.repeat(some[:1], rows - len(some), axis=0)])
-        for name, values in read(as_tensor(block, device)).items():
+        # a copy: torch takes no memory that is read-only
+        for name, values in read(as_tensor(np.array(some), device)).items():
             if name not in found:
                 found[name] = torch.empty((len(inputs), *values.shape[1:]), dtype=values.dtype)
-            found[name][span] = values[: len(some)]
+            found[name][span] = values
     return found

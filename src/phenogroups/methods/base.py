@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
@@ -13,10 +13,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from phenogroups.clustering.matching import largest_first
 from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
-from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.cohort import Cohort, CohortError, subgroup_letter
 from phenogroups.data.stored import Inputs
 from phenogroups.data.untrusted import check_types
 from phenogroups.networks.encoders import (
@@ -41,7 +42,7 @@ LEAST = {  # of settings that count
 DECIDED = 2 / 3  # share of several runs that must put a subject into the same subgroup
 
 EYES = "eyes."  # before the names of a frozen encoder's tensors in a model file
-MEANS = "subgroup_means"  # name of that tensor in a model file
+MEANS, ORDER = "subgroup_means", "subgroup_order"  # names of these tensors in a model file
 BY_SUBGROUP = ("centroids", "means", "log_sizes", "log_heights", "phi")  # beliefs that have a row for each subgroup
 
 
@@ -75,6 +76,11 @@ class Prediction:
         arrays: dict[str, Any] = {name: values.numpy() for name, values in found.items()}
         return cls(**{"diagnosis": None, **arrays})
 
+    def in_order(self, order: np.ndarray) -> "Prediction":
+        """With the subgroup that is number `order[k]` here as number k."""
+        by_subgroup = {name: getattr(self, name) for name in ("subgroup", "by_centroid", "experts")}
+        return replace(self, **{k: np.take(v, order, axis=1) for k, v in by_subgroup.items() if v is not None})
+
     def __getitem__(self, rows: Any) -> "Prediction":
         some: dict[str, Any] = {name: None if values is None else values[rows] for name, values in vars(self).items()}
         return Prediction(**some)
@@ -85,7 +91,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     """`fit` a cohort or arrays, then ask for diagnosis, subgroup and embedding. What is learned ends in `_`."""
 
     n_subgroups: int = 2  # how many subgroups are looked for among the patients
-    seed: int = 0  # same seed, same bits
+    seed: int = 0  # same seed, same bits, on one machine with one number of threads
 
     needs_controls: ClassVar[bool] = True  # whether the diagnosis is learned from
     reads_truth: ClassVar[bool] = False  # whether it is told the known subgroups, as only an upper bound may be
@@ -105,13 +111,21 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         cohort = self._training_cohort(X, y)
         cohort.require(self.n_subgroups, controls=self.needs_controls)
         self._accept(cohort.input_shape)
+        self.by_size_ = np.arange(self.n_subgroups)  # as learned, until their sizes are known
         self._fit(cohort, progress, checkpoint)
         own = cohort if self.sums.world == 1 else cohort[self.sums.shard(len(cohort))]
         found = self.predict_cohort(own)
+        if not self.reads_truth:  # known subgroups keep the order of their names
+            self._number(largest_first(torch.as_tensor(found.subgroup[own.is_patient]), self.sums))
+            found = found.in_order(self.by_size_)
         labels = np.where(own.is_patient, found.subgroup.argmax(axis=1), -1)
         self.labels_ = self.sums.gather(torch.as_tensor(labels)).numpy()
         self.subgroup_means_ = means_of(found.embedding, labels, self.n_subgroups, self.sums)
         return self
+
+    def _number(self, order: np.ndarray) -> None:
+        """From now on subgroup k is the one that is `order[k]` in what was learned: in network, beliefs and `read`."""
+        self.by_size_ = order
 
     @property
     def sums(self) -> Sums:
@@ -149,7 +163,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:
         """Everything the method says of these subjects; their diagnosis is not looked at."""
         check_is_fitted(self)
-        return self._predict(self._inputs(X))
+        return self._predict(self._inputs(X)).in_order(self.by_size_)
 
     def predict(self, X: Cohort | ArrayLike) -> np.ndarray:
         patient = self.predict_proba(X).argmax(axis=1)
@@ -176,14 +190,21 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         """Become fitted again from what `state` gave."""
         self.classes_ = np.array([0, 1])
         self._accept(input_shape)
-        self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None  # earlier versions wrote none
-        self._restore({name: value for name, value in tensors.items() if name != MEANS})
+        # earlier versions wrote neither
+        self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None
+        self._restore({name: value for name, value in tensors.items() if name not in (MEANS, ORDER)})
         self._check_sizes(self.blank())
+        as_learned = torch.arange(self.n_subgroups)
+        order = tensors.get(ORDER, as_learned)
+        if order.dtype != torch.int64 or not torch.equal(order.sort().values, as_learned):
+            raise ValueError(f"Expected {ORDER} of {self.n_subgroups} subgroups. Received: {order}.")
+        self.by_size_ = order.numpy()
         return self
 
     def state(self) -> dict[str, Tensor]:
         """What the model file holds, and `restore` takes."""
-        return {**self.tensors(), MEANS: torch.as_tensor(self.subgroup_means_)}
+        own = {MEANS: torch.as_tensor(self.subgroup_means_), ORDER: torch.as_tensor(self.by_size_)}
+        return {**self.tensors(), **own}
 
     def check_settings(self) -> None:
         """Raise where a setting is not of its declared type, before anything is read or trained."""
@@ -449,6 +470,11 @@ class DeepMethod(Method):
         """From inputs to embeddings, with gradients: the eyes, if there are any, and what was trained."""
         trained = self.encoder_of(self.network_)
         return trained if self.eyes_ is None else nn.Sequential(self.eyes_, trained)
+
+    def _number(self, order: np.ndarray) -> None:
+        super()._number(order)
+        names = {f"size_{subgroup_letter(k)}": f"size_{subgroup_letter(was)}" for k, was in enumerate(order)}
+        self.history_ = [row | {now: row[was] for now, was in names.items() if was in row} for row in self.history_]
 
     def _predict(self, inputs: Inputs) -> Prediction:
         found = read_all(

@@ -133,7 +133,8 @@ class Consensus(Method):
     def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:
         check_is_fitted(self)
         inputs = self._inputs(X)
-        return self._predict(X if isinstance(X, Cohort) else inputs)  # runs may need covariates
+        found = self._predict(X if isinstance(X, Cohort) else inputs)  # runs may need covariates
+        return found.in_order(self.by_size_)
 
     def _predict(self, inputs: Inputs | Cohort) -> Prediction:
         """Means over the runs that say something, their subgroups in the order of the consensus."""
@@ -149,8 +150,7 @@ class Consensus(Method):
             for name, values in of_run.items():
                 if values is not None:
                     said.setdefault(name, []).append(values)
-        # one after the other: np.mean may add up in another order for one subject than for many
-        mean: dict[str, Any] = {name: sum(values) / len(values) for name, values in said.items()}
+        mean: dict[str, Any] = {name: np.mean(values, axis=0) for name, values in said.items()}
         subgroup = mean["subgroup"].argmax(axis=1)
         agreement = sum(of_run.argmax(axis=1) == subgroup for of_run in said["subgroup"]) / self.runs
         return Prediction(**{"diagnosis": None, **mean, "agreement": agreement})
@@ -169,7 +169,7 @@ class Consensus(Method):
         return said
 
     def tensors(self) -> dict[str, Tensor]:
-        of_runs = {f"run{i}.{name}": t for i, run in enumerate(self.runs_) for name, t in run.tensors().items()}
+        of_runs = {f"run{i}.{name}": t for i, run in enumerate(self.runs_) for name, t in run.state().items()}
         own = {name: np.asarray(getattr(self, f"{name}_")) for name in ("order", "best", "agreement", "stability")}
         return {**of_runs, **{name: torch.as_tensor(value) for name, value in own.items()}}
 

@@ -266,11 +266,10 @@ class DeepUCSL(DeepMethod):
             centroids = sinkhorn_kmeans(
                 z, self.n_subgroups, balance=balance, epsilon=self.epsilon, seed=self.seed, sums=self.sums
             ).centroids
-            # in double precision: rounded back, a patient has the same bits in any company
-            soft = inverse_square_proportions(squared_distances(z.double(), centroids.double()))
+            soft = inverse_square_proportions(squared_distances(z, centroids))
             if balance and self.posterior == "sinkhorn":
                 soft = sinkhorn(soft, self.epsilon, sums=self.sums)  # Q' = SK(Q, epsilon), Sec. 3.3
-            return centroids, equal, space, soft.to(z)
+            return centroids, equal, space, soft
         soft = cluster_with(self.clusterer, z, self.n_subgroups)
         centroids = soft.T @ z / soft.sum(0).clamp_min(torch.finfo(z.dtype).tiny)[:, None]
         return centroids, equal, space, soft

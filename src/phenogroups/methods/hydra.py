@@ -111,4 +111,5 @@ class HYDRA(Adjustable):
         return fit_polytope(as_tensor(vectors), torch.as_tensor(diagnosis), **self.rules())
 
     def read(self, vectors: Tensor, beliefs: Polytope) -> dict[str, Tensor]:
+        # an axis for each face, in the order in which they were fitted: `by_size_` says which subgroup's each is
         return {"embedding": beliefs.scores(vectors).float(), **beliefs.read(vectors)}

@@ -44,7 +44,7 @@ def expected_gradients(method: DeepMethod, own: np.ndarray, references: np.ndarr
 
     None where the method reads its subgroups in a way that has no gradient.
     """
-    encoder = method.whole_encoder.eval()
+    encoder, subgroup = method.whole_encoder.eval(), method.by_size_[subgroup]
     device = next(encoder.parameters()).device
     total = np.zeros(own.shape)
     # every reference at its own place of the way, from beside the reference to beside the subject

@@ -129,7 +129,7 @@ def expectation_maximisation(
     """Train from scratch; the network, the last beliefs, one row of history per epoch and the film of them.
 
     Several networks may be started (`restarts`); after their warm-up and first E-step one is elected to go on.
-    What `checkpoint` kept of an interrupted training is gone on from, to the same bits.
+    What `checkpoint` kept of an interrupted training is gone on from, to the same bits on the same machine and threads.
     """
     fabric = _fabric(method)
     labels = torch.as_tensor(diagnosis, device=fabric.device)
