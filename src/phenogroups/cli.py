@@ -116,7 +116,7 @@ class TableColumns:
         arg(metavar="{unit,minmax,standardise,imagenet}", help_behavior_hint="(default: unit)"),
     ] = None
     """What is done to the numbers of each image; unit: integers to 0..1, others as they are."""
-    cache: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: only from 1 GB on)")] = None
+    cache: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: only from 0.5 GB on)")] = None
     """Decode images once into a file in this folder and train from there, whatever the cohort's size; what a frozen
     encoder makes of images is kept there too."""
     recipe: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None

@@ -21,7 +21,7 @@ from rich.console import Console
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from phenogroups.data.cohort import UNKNOWN, Cohort
-from phenogroups.data.embeddings import keeping_embeddings, kept_in
+from phenogroups.data.embeddings import keeping_embeddings, kept_in, telling_of_embeddings
 from phenogroups.data.study import Study
 from phenogroups.evaluation import ranking
 from phenogroups.evaluation.ranking import COSTS, KINDS, RANKED, TITLES
@@ -44,7 +44,7 @@ PATIENCE = 0.5  # seconds between two looks at what another process is running
 class Step:
     """What a comparison is doing, for whoever waits."""
 
-    doing: Literal["begins", "trains", "waits", "finished", "failed"]
+    doing: Literal["begins", "embeds", "trains", "waits", "finished", "failed"]
     cell: int  # of `cells`, counted from one
     cells: int
     method: str
@@ -52,13 +52,13 @@ class Step:
     epoch: float = 0.0  # done, with its fraction
     epochs: int | None = None  # None: a method without epochs
     left: float | None = None  # seconds until all is done, as far as known
-    said: str = ""  # what came out
+    said: str = ""  # what came out, or how many images are embedded
 
     def __str__(self) -> str:
         words = f"cell {self.cell} of {self.cells}  {self.method}  seed {self.seed}"
         if self.doing == "waits":
             return f"{words}  another process is at it"
-        if self.doing in ("finished", "failed"):
+        if self.doing in ("embeds", "finished", "failed"):
             return f"{words}  {self.said}"
         return words + (f"  epoch {min(int(self.epoch) + 1, self.epochs)}/{self.epochs}" if self.epochs else "")
 
@@ -209,7 +209,7 @@ def check_found(found: Found) -> None:
         raise ValueError("scores are missing")
 
 
-def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float], None]) -> dict[str, Any]:
+def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float | str], None]) -> dict[str, Any]:
     """Train one method and score it; what it says of itself is kept too."""
     torch.set_num_threads(job["threads"])
     if job["embeddings"] is not None:  # a process of its own knows nothing of the caller's folder
@@ -218,7 +218,8 @@ def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float], N
     train, scored, diagnosed = study.parts(job["seed"])
     method = build_method(job["method"], job["settings"])
     began = time.perf_counter()
-    method.fit(train, progress=lambda row: progress(row["epoch"]))
+    with telling_of_embeddings(lambda done, total: progress(f"embedding images {done:,} of {total:,}")):
+        method.fit(train, progress=lambda row: progress(row["epoch"]))
     seconds = time.perf_counter() - began
     prediction = method.predict_cohort(scored)
     scores = asdict(score(scored, prediction))
@@ -275,7 +276,9 @@ def _run_all(
     return ran
 
 
-def _run_one(cell: Cell, study: Study, worker: Isolated | None, progress: Callable[[float], None]) -> dict[str, Any]:
+def _run_one(
+    cell: Cell, study: Study, worker: Isolated | None, progress: Callable[[float | str], None]
+) -> dict[str, Any]:
     """Numbers, or why there are none: one method's failure does not stop the others."""
     job = {
         "method": cell.method, "settings": cell.settings, "seed": cell.seed, "threads": torch.get_num_threads(),
@@ -296,7 +299,7 @@ def _run_one(cell: Cell, study: Study, worker: Isolated | None, progress: Callab
 
 def _teller(
     tell: Callable[[Step], None], step: Step, cell: Cell, todo: list[Cell], done: Mapping[Cell, Found]
-) -> Callable[[float], None]:
+) -> Callable[[float | str], None]:
     """Tells that the cell begins, and then how far it is and how long all will take: others by their finished seeds."""
     seconds: dict[str, list[float]] = {}
     for other, found in done.items():
@@ -314,7 +317,14 @@ def _teller(
         return float(total) if math.isfinite(total) else None
 
     tell(replace(step, left=left(0)))
-    return lambda epoch: tell(replace(step, doing="trains", epoch=epoch, left=left(epoch / (step.epochs or 1))))
+
+    def show(done: float | str) -> None:
+        if isinstance(done, str):
+            tell(replace(step, doing="embeds", said=done))
+        else:
+            tell(replace(step, doing="trains", epoch=done, left=left(done / (step.epochs or 1))))
+
+    return show
 
 
 def _said(found: Mapping[str, Any]) -> str:

@@ -259,6 +259,7 @@ def summary(
         ],
         "sure": [
             *method.caveats(),
+            *method.remarks(),
             f"Of {ill.sum()} held-out patients, {sure} ({sure / ill.sum():.0%}) belong to their subgroup with a "
             f"probability of at least {SURE}.",
         ],

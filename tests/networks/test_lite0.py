@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from phenogroups.networks import lite0
 from phenogroups.networks.encoders import build_encoder, has_weights
+from phenogroups.training.embedding import embed_once
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,13 @@ def test_folded_it_is_the_same(encoder):
     torch.testing.assert_close(encoder.fast(x), encoder(x), rtol=1e-4, atol=1e-4)
     assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in encoder.fast.modules())
     assert len(encoder.state_dict()) == 294  # the copy is in no model file
+
+
+def test_gradients_pass_through_what_embeds(encoder):
+    embed_once(encoder, np.random.default_rng(0).random((2, 3, 64, 64), dtype=np.float32))
+    x = torch.rand(1, 3, 64, 64, requires_grad=True)
+    encoder.fast(x).sum().backward()
+    assert x.grad.abs().max() > 0
 
 
 @torch.no_grad()

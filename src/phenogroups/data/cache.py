@@ -27,7 +27,8 @@ from phenogroups.data.untrusted import machine_memory
 FORMAT = 1  # of the key; raised when decoding changes
 RECORD = np.dtype([("row", "<i8"), ("crc", "<u4")])  # one entry of the journal
 DTYPE = np.dtype("<f4")
-MOST_HELD, SHARE = 2**30, 0.5  # bytes of decoded inputs in memory, and the machine's share of it, at most
+MOST_HELD = 2**29  # bytes of decoded inputs in memory, at most: a split holds them twice
+SHARE = 0.5  # of the machine's memory, at most
 
 Locate = Callable[[], Path]  # raises UnreadableInput where a cell names no file that may be read
 

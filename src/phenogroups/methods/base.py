@@ -18,6 +18,7 @@ from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, CohortError, subgroup_letter
+from phenogroups.data.embeddings import keeping_embeddings
 from phenogroups.data.stored import Inputs
 from phenogroups.data.untrusted import check_types
 from phenogroups.networks.encoders import (
@@ -31,14 +32,17 @@ from phenogroups.networks.encoders import (
 )
 from phenogroups.networks.network import Network
 from phenogroups.training.checkpoint import Checkpoint, under
-from phenogroups.training.em import Embed, Progress, expectation_maximisation, on_device, read_all
+from phenogroups.training.em import Embed, Progress, embed, expectation_maximisation, on_device, read_all
 from phenogroups.training.embedding import embed_once
+from phenogroups.training.fine_tuning import fine_tune
 from phenogroups.training.ranks import Ranks, current
 
 LEAST = {  # of settings that count
     "n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0, "n_starts": 1, "components": 1,
-    "neighbours": 1, "latent": 1, "n_consensus": 1, "iterations": 1, "backbone_rate": 0, "runs": 2,
+    "neighbours": 1, "latent": 1, "fine_tune_epochs": 1, "n_consensus": 1, "iterations": 1, "backbone_rate": 0,
+    "runs": 2,
 }  # fmt: skip
+APART = 10  # of so many subjects, one judges whether fine-tuning helped
 DECIDED = 2 / 3  # share of several runs that must put a subject into the same subgroup
 
 EYES = "eyes."  # before the names of a frozen encoder's tensors in a model file
@@ -158,6 +162,10 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def caveats(self) -> list[str]:
         """What a reader must know before believing the subgroups, in plain sentences; none is good news."""
+        return []
+
+    def remarks(self) -> list[str]:
+        """What else a reader may want to know of the training, in plain sentences."""
         return []
 
     def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:
@@ -307,6 +315,7 @@ class DeepMethod(Method):
         None  # of the encoder: a file, imagenet (for resnet18), random, or None: its own if it has any
     )
     fine_tune: bool | Literal["throughout"] = False  # whether an encoder with weights learns; throughout: as published
+    fine_tune_epochs: int = 2  # of fine-tuning after the subgroups are found, at most
     backbone_rate: float = 0.1  # learning rate of an encoder with weights that learns, as a share of the heads'
     augmentation: str | Augmentation = "auto"  # a name in data.augment or its numbers
     epochs: int = 6  # E-steps and M-steps, at most
@@ -461,15 +470,66 @@ class DeepMethod(Method):
         self.eyes_ = self.look(inputs)
         # what does not learn need not be asked again: all that follows works on the table of its embeddings
         seen = inputs if self.eyes_ is None else self.see(self.eyes_, inputs)
+        self.fine_tuning_, judges = [], None
+        if self.eyes_ is not None and self.fine_tune and self.needs_controls:
+            rows, judges = some_apart(diagnosis, self.seed)  # nobody may judge who was learned from
+            seen, diagnosis, every, inputs, told = seen[rows], diagnosis[rows], inputs, inputs[rows], diagnosis[judges]
         self.network_, self.beliefs_, self.history_, self.film_ = expectation_maximisation(
             self, lambda: self.build(seen.shape[1:], seen), seen, diagnosis, progress, checkpoint
         )
+        if judges is not None:
+            self.film_ = replace(self.film_, rows=rows[self.film_.rows])
+            self._fine_tune(inputs, diagnosis, every[judges], told, progress)
+
+    def _fine_tune(
+        self, inputs: Inputs, diagnosis: np.ndarray, others: Inputs, told: np.ndarray, progress: Progress | None
+    ) -> None:
+        """Let the eyes learn under the beliefs found, as far as `others` are then diagnosed better."""
+        if self.sums.world > 1:
+            raise ValueError("Expected one process to fine-tune an encoder. Received: several. Start one.")
+
+        def judge(eyes: Encoder, network: Network) -> float:
+            """Log-loss, either class counting half: of so few, accuracy would take steps of several percent."""
+            with keeping_embeddings(None):  # of weights that nobody will see again
+                z = embed_once(eyes, others)
+            p = read_all(self.encoder_of(network), z, lambda z: self.read(network, z, self.beliefs_))["diagnosis"]
+            return balanced_log_loss(p.numpy(), told)
+
+        before = cast(Encoder, self.eyes_)
+        self.eyes_, self.network_, self.fine_tuning_ = fine_tune(
+            self, before, self.network_, self.beliefs_, inputs, diagnosis, epochs=self.fine_tune_epochs,
+            seed=self.seed, device=next(on_device(nn.Linear(1, 1), self.device).parameters()).device, judge=judge,
+            progress=progress,
+        )  # fmt: skip
+        if self.eyes_ is not before:  # centroids where the embeddings now are, from the same beliefs
+            with torch.no_grad():
+                z = embed(self.encoder_of(self.network_), embed_once(self.eyes_, inputs))
+                z = self.project(self.network_, z)
+            self.beliefs_ = self.e_step(z, torch.as_tensor(diagnosis), self.beliefs_, self.epochs)
+
+    def remarks(self) -> list[str]:
+        if self.fine_tune is not True or not hasattr(self, "fine_tuning_"):
+            return []
+        if not self.fine_tuning_:
+            return ["The encoder was not fine-tuned: this method does not tell the diagnosis, which decides on that."]
+        losses = [row["held_out_loss"] for row in self.fine_tuning_]
+        best = int(np.argmin(losses))
+        judged = f"log-loss {losses[0]:.3f} before, {min(losses[1:]):.3f} after"
+        if best == 0:
+            return [
+                f"Fine-tuning the encoder did not improve the diagnosis of a tenth of the training subjects kept apart "
+                f"({judged}), so the encoder was left as it was."
+            ]
+        return [
+            f"The encoder was fine-tuned for {best} epoch{'s' * (best > 1)}: that improved the diagnosis of a tenth of "
+            f"the training subjects kept apart ({judged})."
+        ]
 
     @property
     def whole_encoder(self) -> nn.Module:
         """From inputs to embeddings, with gradients: the eyes, if there are any, and what was trained."""
         trained = self.encoder_of(self.network_)
-        return trained if self.eyes_ is None else nn.Sequential(self.eyes_, trained)
+        return trained if self.eyes_ is None else nn.Sequential(self.eyes_.fast, trained)
 
     def _number(self, order: np.ndarray) -> None:
         super()._number(order)
@@ -512,6 +572,25 @@ class DeepMethod(Method):
         z = torch.zeros(1, encoder.dim)
         with torch.no_grad():
             return {"embedding": z, **self.read(self.network_, z, self.beliefs_)}
+
+
+def some_apart(diagnosis: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to learn from, and a tenth of either class, one at least, to judge by."""
+    rng = np.random.default_rng(seed)
+    classes = [rng.permutation(np.flatnonzero(diagnosis == kind)) for kind in np.unique(diagnosis)]
+    if min(map(len, classes)) < 2:
+        raise ValueError(
+            f"Expected at least two subjects of either class to fine-tune: one learns, one judges. Received: "
+            f"{', '.join(str(len(rows)) for rows in classes)}. Bring more, or leave fine_tune out."
+        )
+    apart = np.sort(np.concatenate([rows[: max(len(rows) // APART, 1)] for rows in classes]))
+    return np.setdiff1d(np.arange(len(diagnosis)), apart), apart
+
+
+def balanced_log_loss(p: np.ndarray, diagnosis: np.ndarray) -> float:
+    """Mean over the classes of the mean log-loss in each; p is the probability of being a patient."""
+    right = np.clip(np.where(diagnosis == 1, p, 1 - p).astype(np.float64), 1e-7, 1)
+    return float(np.mean([-np.log(right[diagnosis == kind]).mean() for kind in np.unique(diagnosis)]))
 
 
 def restored_encoder(name: str, input_shape: tuple[int, ...], saved: Mapping[str, Tensor]) -> Encoder:

@@ -19,7 +19,7 @@ from phenogroups.clustering.consensus import consensus_labels
 from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.base import Method, Prediction
+from phenogroups.methods.base import EYES, Method, Prediction
 from phenogroups.training.checkpoint import Checkpoint, under
 from phenogroups.training.em import Progress
 
@@ -168,8 +168,16 @@ class Consensus(Method):
             said.append(f"{len(warnings)} of {self.runs} runs warn of themselves, as this one: {warnings[0][0]}")
         return said
 
+    def remarks(self) -> list[str]:
+        """What the run that is shown says of itself."""
+        return self.best_run_.remarks()
+
     def tensors(self) -> dict[str, Tensor]:
         of_runs = {f"run{i}.{name}": t for i, run in enumerate(self.runs_) for name, t in run.state().items()}
+        shared = {name: t for name, t in self.runs_[0].tensors().items() if name.startswith(EYES)}
+        for i in range(1, self.runs):  # a frozen encoder is the same in all runs, and large
+            if all(torch.equal(of_runs[f"run{i}.{name}"], t) for name, t in shared.items()):
+                of_runs = {name: t for name, t in of_runs.items() if not name.startswith(f"run{i}.{EYES}")}
         own = {name: np.asarray(getattr(self, f"{name}_")) for name in ("order", "best", "agreement", "stability")}
         return {**of_runs, **{name: torch.as_tensor(value) for name, value in own.items()}}
 
@@ -184,7 +192,12 @@ class Consensus(Method):
         is_order = (np.sort(self.order_, axis=1) == np.arange(self.n_subgroups)).all()
         if not is_order or self.agreement_.shape != (self.runs,) or self.best_ not in range(self.runs):
             raise ValueError(f"Expected an order of subgroups for each of {self.runs} runs. Received: none.")
-        self.runs_ = [self.run(i).restore(self.input_shape_, under(f"run{i}.", tensors)) for i in range(self.runs)]
+        shared = {name: t for name, t in under("run0.", tensors).items() if name.startswith(EYES)}
+        self.runs_ = []
+        for i in range(self.runs):
+            own = under(f"run{i}.", tensors)
+            own = own if any(name.startswith(EYES) for name in own) else {**shared, **own}
+            self.runs_.append(self.run(i).restore(self.input_shape_, own))
 
     def blank(self) -> dict[str, Tensor]:
         return self.best_run_.blank()

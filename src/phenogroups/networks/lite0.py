@@ -129,13 +129,14 @@ class Lite0(Encoder):
 
         Same embeddings to rounding, fewer passes over memory. Cached, which keeps it out of the model file.
         """
-        network = deepcopy(self).eval().requires_grad_(False)
-        for module in network.modules():
-            for conv, norm in FOLDED.items():
-                if hasattr(module, conv):
-                    folded = fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm)).requires_grad_(False)
-                    setattr(module, conv, folded.to(memory_format=torch.channels_last))
-                    setattr(module, norm, nn.Identity())
+        with torch.inference_mode(False):  # wherever it is first asked for: gradients pass through it too
+            network = deepcopy(self).eval().requires_grad_(False)
+            for module in network.modules():
+                for conv, norm in FOLDED.items():
+                    if hasattr(module, conv):
+                        folded = fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm)).requires_grad_(False)
+                        setattr(module, conv, folded.to(memory_format=torch.channels_last))
+                        setattr(module, norm, nn.Identity())
         return network
 
 

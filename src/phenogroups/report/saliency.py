@@ -15,7 +15,7 @@ REFERENCES = 40  # other patients that a patient is compared with
 GRID = {2: 16, 3: 6}  # places of the occluding patch along a side, by dimensions of the image
 PATCH = 2.5  # side of the patch, in steps from one place to the next
 AT_ONCE = 64  # changed inputs that are predicted together, at most
-NUMBERS_AT_ONCE = 2**20  # in them: gradients keep every layer's output, of photographs 50 MB each
+NUMBERS_AT_ONCE = 2**19  # in them: gradients keep every layer's output, of photographs 70 MB each
 CERTAIN = 1e-7  # distance from 0 and 1 at which float32 knows no surer probability
 
 

@@ -1,0 +1,73 @@
+"""Fine-tuning: a frozen encoder learns too, once the subgroups are found, and only as far as that helps the diagnosis.
+
+Beliefs stay what they are, so that subgroups cannot drift. Nothing but the weights moves either: batch normalisation
+keeps its statistics, for batches of large images are too small to tell them.
+"""
+
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phenogroups.data.batches import training_batches
+from phenogroups.data.stored import Inputs
+from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.network import Network
+from phenogroups.training.em import Progress, Trainable
+
+LEAST_ROWS, MOST_ROWS = 8, 64  # of a batch
+BATCHES = 4  # of those in which the encoder sees soonest, in a batch that it learns from: gradients need memory
+
+Judge = Callable[[Encoder, Network], float]  # how badly others are diagnosed; less is better
+
+
+def fine_tune(
+    method: Trainable, eyes: Encoder, network: Network, beliefs: Any, inputs: Inputs, diagnosis: np.ndarray, *,
+    epochs: int, seed: int, device: torch.device, judge: Judge, progress: Progress | None,
+) -> tuple[Encoder, Network, list[dict[str, float]]]:  # fmt: skip
+    """The eyes and the network at their best by the judge, before or after an epoch, and what each epoch brought."""
+    best, rows = (eyes, network), [{"fine_tuned": 0.0, "held_out_loss": judge(eyes, network)}]
+    eyes, network = deepcopy(eyes).to(device), deepcopy(network).to(device).eval()
+    eyes.requires_grad_(True)
+    beliefs = replace(beliefs, **{k: v.to(device) for k, v in vars(beliefs).items() if isinstance(v, Tensor)})
+    labels = torch.as_tensor(diagnosis, device=device)
+    size = min(max(LEAST_ROWS, min(BATCHES * eyes.rows_at_once(inputs.shape[1:]), MOST_ROWS)), len(inputs))
+    steps = len(inputs) // size
+    weights = [weight for part in (eyes, network) for weight in part.parameters()]
+    optimizer = torch.optim.Adam(weights, lr=method.learning_rate * method.backbone_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps * epochs)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for epoch in range(1, epochs + 1):
+            began, total = time.perf_counter(), 0.0
+            batches = training_batches(
+                inputs, labels, size=size, steps=steps, views=method.views,
+                partners=lambda index: method.partners(index, beliefs), augmentation=method.augment(inputs.shape[1:]),
+                device=device,
+            )  # fmt: skip
+            for step, batch in enumerate(batches, start=1):
+                # what was trained on embeddings is given embeddings, now with a way back to the image
+                seen = replace(batch, views=tuple(eyes(view) for view in batch.views))
+                loss = torch.stack(list(method.losses(network, seen, beliefs).values())).sum()
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+                method.after_step(network)
+                schedule.step()
+                total += loss.item()
+                if progress is not None:
+                    done = (epoch - 1 + step / steps) / epochs
+                    progress({"epoch": method.passes - 1 + done, "fine-tuning": total / step})
+            candidate = deepcopy(eyes).cpu().freeze(), deepcopy(network).cpu().eval()
+            rows.append(
+                {"fine_tuned": float(epoch), "loss": total / steps, "held_out_loss": judge(*candidate),
+                 "seconds": time.perf_counter() - began}
+            )  # fmt: skip
+            if rows[-1]["held_out_loss"] < min(row["held_out_loss"] for row in rows[:-1]):
+                best = candidate
+    return *best, rows
