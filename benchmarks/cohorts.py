@@ -84,10 +84,10 @@ class Cohorts(PublicData):
         for which in wanted:
             try:
                 cohort = self.some(read_features(which) if isinstance(which, Path) else READERS[which](self))
+                cohort = features_of(cohort)
             except Absent as reason:
                 say(f"{which} is skipped: {reason}", OUT)
                 continue
-            cohort = features_of(cohort)
             about[cohort.name] = about_cohort(cohort)
             for seed in range(self.seeds):
                 rows += self.one_split(cohort, seed)
@@ -137,7 +137,7 @@ class Cohorts(PublicData):
 
 
 class Absent(Exception):
-    """The cohort is not on this machine; says what was looked for."""
+    """The cohort cannot be had on this machine; says what was looked for."""
 
 
 def features_of(cohort: Cohort) -> Cohort:
@@ -145,7 +145,7 @@ def features_of(cohort: Cohort) -> Cohort:
     if len(cohort.input_shape) == 1 or max(cohort.input_shape[1:]) < SIDE:
         return cohort
     # TO CONNECT: replace(cohort, inputs=<the package's own frozen embedding of cohort.inputs, (subjects, 1280)>)
-    raise ValueError(
+    raise Absent(
         f"Expected a frozen encoder for images of shape {cohort.input_shape}. Received: none in this version. "
         "Embed the images elsewhere and give them as --features FILE.npz."
     )
