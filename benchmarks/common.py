@@ -9,7 +9,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -145,6 +145,20 @@ def beside(names: tuple[str, ...], train: Cohort, test: Cohort, **settings: Any)
     return found
 
 
+def trial(method: Method, train: Cohort, test: Cohort) -> Row:
+    """One method on people it has not seen: scores, the share of its smallest subgroup among them, and seconds."""
+    seconds = fit(method, train)
+    found = method.predict_cohort(test)
+    scores = score(test, found)
+    sizes = np.bincount(found.subgroup[test.is_patient].argmax(1), minlength=found.subgroup.shape[1])
+    return {
+        "class_bacc": scores.class_bacc,
+        "subgroup_bacc": scores.subgroup_bacc,
+        "smallest_share": float(sizes.min() / sizes.sum()),
+        "seconds": seconds,
+    }
+
+
 def known_subgroups(cohort: Cohort) -> list[int]:
     """How many patients of each subgroup are known."""
     if cohort.truth is None:
@@ -183,9 +197,9 @@ def finish(name: str, options: Options, rows: list[Row], **about: Any) -> None:
     say(f"Written: {path}", ERR)
 
 
-def write_result(name: str, found: dict[str, Any]) -> Path:
-    """The JSON of a benchmark without seeds, where `benchmarks/performance.py` looks for it."""
-    path = RESULTS / f"{name}.json"
+def write_result(name: str, found: dict[str, Any], path: Path | None = None) -> Path:
+    """The JSON of a benchmark that is no loop over seeds; by default where `benchmarks/performance.py` looks for it."""
+    path = path or RESULTS / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps({"benchmark": name, **found}, indent=2, default=str) + "\n")
     return path
@@ -214,6 +228,16 @@ def as_table(rows: list[Row]) -> Table:
     for line, word in {"mean": "mean", "deviation": "±", "worst": "worst"}.items():
         table.add_row(word, *(_cell(column, values[line]) for column, values in found.items()))
     return table
+
+
+def print_table(titles: Sequence[str], lines: Sequence[Sequence[str]], sections: Sequence[int] = ()) -> None:
+    """Lines of words under these titles; a rule follows the lines at the positions `sections`."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for title, word in zip(titles, lines[0], strict=True):
+        table.add_column(title, justify="right" if word[:1] in "0123456789–" else "left", no_wrap=True)
+    for position, line in enumerate(lines):
+        table.add_row(*line, end_section=position in sections)
+    OUT.print(table)
 
 
 def _cell(column: str, value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The drawn cohort of `phenogroups demo` over many seeds: Deep UCSL beside plain K-means on pixels.
+"""The drawn cohort of `phenogroups demo` over many seeds: Deep UCSL beside K-means and a Gaussian mixture on pixels.
 
 python benchmarks/demo.py --seeds 10 --subjects 6000 --sizes 0.5 0.5. Each seed draws, splits and trains anew; scores
 are of the held-out fifth.
@@ -36,7 +36,7 @@ class Demo(Options):
             train, test = cohort.split(self.held_out, seed)
             method = self.build(seed)
             seconds = fit(method, train)
-            others = beside(("kmeans",), train, test, n_subgroups=method.n_subgroups, seed=seed)
+            others = beside(("kmeans", "gaussian_mixture"), train, test, n_subgroups=method.n_subgroups, seed=seed)
             return {**scores_of(test, method.predict_cohort(test)), **others, "seconds": seconds}
 
         rows = over_seeds(self, one_seed)

@@ -70,7 +70,9 @@ class Demo:
         )
         with OUT.status(f"drawing {self.subjects} digits"):
             cohort = drawn_digits(self.subjects, sizes=(1 - self.share, self.share), seed=self.seed)
-        beside = {"kmeans on pixels": build_method("kmeans", {"seed": self.seed})}
+        # both find the pen, which is broad or thin in everybody
+        plain = {"kmeans on pixels": "kmeans", "mixture on pixels": "gaussian_mixture"}
+        beside = {words: build_method(name, {"seed": self.seed}) for words, name in plain.items()}
         with training_bar(method) as progress:
             found = discover(cohort, method, self.out, beside=beside, progress=progress, resume=self.resume, note=aside)
         say_what_was_found(found)

@@ -1,14 +1,17 @@
-"""The drawn cohort holds what it promises: forms in patients, nuisances in everybody, boldness the loudest."""
+"""The drawn cohort holds what it promises: forms in patients, nuisances in everybody, two pens the loudest."""
 
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
-from sklearn.cluster import KMeans
 from sklearn.metrics import balanced_accuracy_score
 
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.examples.drawn import FORMS, SOFTNESS, _ink, drawn_digits, drawn_marks
+from phenogroups.evaluation.confounds import associations, warnings
+from phenogroups.evaluation.scores import score
+from phenogroups.methods import build_method
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +90,8 @@ def test_share_of_patients_is_kept_and_rows_are_shuffled() -> None:
 
 
 def test_nuisances_are_alike_in_patients_controls_and_subgroups(cohort: Cohort) -> None:
-    table = cohort.covariates.assign(site=cohort.covariates["site"] == "B", sex=cohort.covariates["sex"] == "F")
+    found = cohort.covariates
+    table = found.assign(site=found["site"] == "B", sex=found["sex"] == "F", pen=found["pen"] == "broad")
     nuisances = table.drop(columns="digit").astype(float)
     for ones in (cohort.is_patient, cohort.truth == 1):
         others = ~ones if ones is cohort.is_patient else cohort.truth == 0
@@ -95,14 +99,73 @@ def test_nuisances_are_alike_in_patients_controls_and_subgroups(cohort: Cohort) 
         assert (gap < 0.15).all(), gap
 
 
+def is_broad(cohort: Cohort) -> np.ndarray:
+    return (cohort.covariates["pen"] == "broad").to_numpy()
+
+
+@pytest.mark.parametrize("n", [20, 97, 3600])
+def test_half_of_every_digit_in_every_form_is_written_with_either_pen(n: int) -> None:
+    cohort = drawn_digits(n, sizes=(0.3, 0.7))
+    pens = pd.crosstab([cohort.covariates["digit"], cohort.truth], cohort.covariates["pen"])
+    assert ((pens["broad"] - pens["thin"]).abs() <= 1).all()
+    assert list(cohort.covariates["pen"].cat.categories) == ["thin", "broad"]
+
+
+def test_the_pen_is_independent_of_the_other_nuisances(cohort: Cohort) -> None:
+    broad = is_broad(cohort)
+    for name in ("slant", "size", "age"):
+        assert abs(np.corrcoef(cohort.covariates[name], broad)[0, 1]) < 0.06
+    for name, word in (("site", "B"), ("sex", "F")):
+        assert agreement((cohort.covariates[name] == word).to_numpy(), broad) < 0.54
+
+
+def test_the_pens_are_two_groups_of_widths_in_patients_and_controls(cohort: Cohort) -> None:
+    """By what is on the page: ink by outline, which is half the width of a stroke whatever its length."""
+    broad, page = is_broad(cohort), cohort.inputs[:, 0]
+    slopes = np.gradient(page, axis=(1, 2))
+    width = page.sum(axis=(1, 2)) / np.hypot(*slopes).sum(axis=(1, 2))
+    for digit in range(10):
+        mine = (cohort.covariates["digit"] == digit).to_numpy()
+        thin, thick = width[mine & ~broad], width[mine & broad]
+        assert thin.max() < thick.min()
+        assert thick.mean() - thin.mean() > 4 * max(thin.std(), thick.std())
+    boldness = cohort.covariates["boldness"].to_numpy()
+    assert boldness[broad].min() - boldness[~broad].max() > 0.6
+    assert np.ptp(boldness[broad]) > 0.4  # within a pen it still varies
+    assert np.ptp(boldness[~broad]) > 0.3
+
+
 @pytest.mark.parametrize("digit", [7, 1])
-@pytest.mark.parametrize("sizes", [(0.5, 0.5), (0.2, 0.8)])
-def test_k_means_on_pixels_finds_boldness_and_not_the_subgroups(digit: int, sizes: tuple[float, float]) -> None:
-    cohort = drawn_digits(2000, digit=digit, sizes=sizes, patients=1.0)
-    cluster = KMeans(2, n_init=1, random_state=0).fit_predict(cohort.inputs.reshape(len(cohort), -1))
-    boldness = cohort.covariates["boldness"]
-    assert agreement(cohort.truth == 1, cluster) < 0.6
-    assert agreement(boldness > boldness.median(), cluster) > 0.85
+@pytest.mark.parametrize("method", ["kmeans", "gaussian_mixture"])
+def test_clustering_pixels_finds_the_pen_and_not_the_subgroups(method: str, digit: int) -> None:
+    cohort = drawn_digits(2000, digit=digit, patients=1.0)
+    found = build_method(method, {}).fit(cohort).predict_cohort(cohort)
+    assert score(cohort, found).subgroup_bacc <= 0.6
+    assert agreement(is_broad(cohort), found.subgroup.argmax(1)) > 0.95
+
+
+@pytest.mark.parametrize("sizes", [(0.2, 0.8), (0.9, 0.1)])
+def test_k_means_finds_the_pen_in_uneven_subgroups_too(sizes: tuple[float, float]) -> None:
+    cohort = drawn_digits(2000, sizes=sizes, patients=1.0)
+    found = build_method("kmeans", {}).fit(cohort).predict_cohort(cohort)
+    assert score(cohort, found).subgroup_bacc <= 0.6
+    assert agreement(is_broad(cohort), found.subgroup.argmax(1)) > 0.9
+
+
+@pytest.mark.parametrize("method", ["kmeans", "gaussian_mixture"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nor_on_held_out_digits_of_other_seeds(method: str, seed: int) -> None:
+    train, test = drawn_digits(3000, seed=seed).split(0.2, seed)
+    found = build_method(method, {"seed": seed}).fit(train).predict_cohort(test)
+    assert score(test, found).subgroup_bacc <= 0.6
+
+
+def test_the_report_on_confounds_sees_that_subgroups_follow_the_pen() -> None:
+    cohort = drawn_digits(600, size=16)
+    found = build_method("kmeans", {}).fit(cohort).predict_cohort(cohort)
+    said = warnings(associations(found.subgroup, cohort.diagnosis, cohort.covariates[["pen", "age", "site"]]))
+    assert len(said) == 1
+    assert "follow pen" in said[0]
 
 
 def test_site_changes_the_pages_of_site_b_only() -> None:

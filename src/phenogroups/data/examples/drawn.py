@@ -1,7 +1,8 @@
 """Digits drawn by code: a cohort with known subgroups and known nuisances that needs no download.
 
-One digit is the disease and the other nine are the controls. Boldness, slant, size and place of the writing vary alike
-in everybody and boldness varies most; only the patients have forms (a 7 with or without crossbar).
+One digit is the disease and the other nine are the controls. Pen, slant, size and place of the writing vary alike in
+everybody; only the patients have forms (a 7 with or without crossbar). The pen is broad or thin: the most visible two
+groups of the cohort, among patients as among controls, so clustering the patients alone finds the pen.
 """
 
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ FORMS: dict[int, tuple[Form, ...]] = {
     ),
     7: (
         Form("without crossbar", SEVEN),
-        Form("with crossbar", SEVEN, mark="1.2,1.2 -4.8,1.2 | 1.2,1.2 7.2,1.2", slide=(-0.8, 2)),
+        Form("with crossbar", SEVEN, mark="1.2,1.2 -7.2,1.2 | 1.2,1.2 9.6,1.2", slide=(-0.2, 0.5)),
         Form("with tick", SEVEN, mark="-6,-10 -7,-7 -7.5,-3.5"),
         Form("with hook", SEVEN, mark="-2,10 -5,10.5 -7.5,8.5 -8,6"),
         Form("with loop", "-7,-8 -1,-8 4,-8 | 4,-8 1,0 -2,10", mark="4,-8 7.5,-12 10.5,-8.5 7.5,-6 4,-8"),
@@ -80,6 +81,9 @@ FORMS: dict[int, tuple[Form, ...]] = {
         Form("with curved tail", NINE + "| 5.5,-5 6,2 3.5,8.5 -1,10 -5.5,7.5"),
     ),
 }  # fmt: skip
+
+PENS = {"thin": 0.8, "broad": 2.35}  # half the width of the stroke, in units of the page
+PRESSURE = 0.2  # the share by which a hand makes it wider or narrower at most: widths of the two pens never meet
 
 PAGE = 32  # the side of the page in the units of the forms; another size is the same page in other pixels
 STEP = 2.2  # units between two samples of a stroke
@@ -130,9 +134,12 @@ def _drawn(
     # a control follows a subgroup that is not his, so that the site never tells the diagnosis
     followed = np.where(ill, form, rng.choice(len(sizes), size=n, p=np.divide(sizes, sum(sizes))))
     at_b = np.where(rng.random(n) < site_follows_subgroup, followed % 2 == 1, rng.random(n) < 0.5)
+    pen = _half_of_each(10 * drawn + form, rng)
+    width = np.array(list(PENS.values()))[pen]
     covariates = pd.DataFrame(
         {
-            "boldness": 0.55 + 2.2 * rng.beta(0.8, 0.8, n),  # half the width of the pen: from thin to thick
+            "pen": pd.Categorical.from_codes(pen, categories=list(PENS)),
+            "boldness": width * (1 + PRESSURE * rng.uniform(-1, 1, n)),  # half the width of the stroke
             "slant": rng.normal(0.08, 0.09, n),  # shear: to the right is positive
             "size": rng.uniform(0.9, 1.08, n),
             "site": pd.Categorical(np.where(at_b, "B", "A"), categories=["A", "B"]),
@@ -167,6 +174,17 @@ def _drawn(
     return cohort, bodies
 
 
+def _half_of_each(kind: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """(n,): 0 or 1, each for half of every kind, so that what is drawn by it tells nothing of the kind."""
+    code = np.unique(kind, return_inverse=True)[1]
+    order = np.lexsort((rng.random(len(kind)), code))  # kind after kind, each shuffled
+    place = np.empty(len(kind), int)
+    place[order] = np.arange(len(kind))
+    first = np.cumsum(np.bincount(code)) - np.bincount(code)
+    # the one left over of an odd number is 0 or 1 by chance
+    return (place - first[code] + rng.integers(2, size=len(first))[code]) % 2
+
+
 def _write(form: Form, slant: np.ndarray, scale: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The form as each hand writes it: (hands, segments, start and end, x and y), from the centre of the page."""
     hands = len(slant)
@@ -176,7 +194,7 @@ def _write(form: Form, slant: np.ndarray, scale: np.ndarray, rng: np.random.Gene
     if mark:
         anchor = np.array(mark[0][0])
         own = [i for i, point in enumerate(points) if point not in joints]
-        grown = _turn(written[:, own] - anchor, rng.uniform(-0.3, 0.3, hands)) * rng.uniform(0.8, 1.25, each)
+        grown = _turn(written[:, own] - anchor, rng.uniform(-0.1, 0.1, hands)) * rng.uniform(0.93, 1.07, each)
         written[:, own] = anchor + grown + rng.uniform(-1, 1, each) * np.array(form.slide)
     written += rng.normal(0, 0.35, written.shape)  # a trembling hand
 
