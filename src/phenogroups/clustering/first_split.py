@@ -25,7 +25,7 @@ from torch import Tensor
 
 from phenogroups.clustering.contrast import local_optima
 from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
-from phenogroups.clustering.mixture import kmeans_start, tied_mixture, tied_mixtures
+from phenogroups.clustering.mixture import TiedMixture, kmeans_start, tied_mixture, tied_mixtures
 from phenogroups.clustering.structure import gap
 
 SEARCHED = 3000  # patients, and as many controls, among whom candidates are compared
@@ -58,20 +58,31 @@ class Judgement:
         return self.gap >= GAP and self.of_smaller >= GAP_OF_SMALLER
 
 
-def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0) -> tuple[Tensor, Judgement]:
-    """Posteriors (patients, subgroups) of the elected candidate, found among a sample of the subjects."""
-    some, healthy = (_evenly(x).double() for x in (patients, controls))
-    judge = _Judge(some, healthy, n_subgroups, seed)
+@dataclass(frozen=True)
+class FirstSplit:
+    judgement: Judgement
+    space: "_Space"
+    mixture: TiedMixture  # in that space, of the labels that were elected
+
+    def posterior(self, patients: Tensor) -> Tensor:
+        """(patients, subgroups), in their precision; also of patients who were not searched."""
+        return self.mixture.posterior(self.space(patients.double())).to(patients)
+
+
+def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0) -> FirstSplit:
+    """The elected candidate; of large cohorts, `SEARCHED` patients and controls are enough."""
+    patients, controls = patients.cpu().double(), controls.cpu().double()
+    judge = _Judge(patients, controls, n_subgroups, seed)
     found = [
         (space, labels, equal)
-        for space in _spaces(some, healthy)
-        for labels, equal in _clusterings(space(some).float(), n_subgroups, space, seed)
+        for space in _spaces(patients, controls)
+        for labels, equal in _clusterings(space(patients).float(), n_subgroups, space, seed)
     ]
     judged = [judge(labels) for _, labels, _ in found]
     winner = elect(judged, [equal for *_, equal in found])
     space, labels, _ = found[winner]
-    mixture = tied_mixture(space(some), n_subgroups, start=F.one_hot(labels, n_subgroups).double(), max_iterations=0)
-    return mixture.posterior(space(patients.double())).to(patients), judged[winner]
+    start = F.one_hot(labels, n_subgroups).double()
+    return FirstSplit(judged[winner], space, tied_mixture(space(patients), n_subgroups, start=start, max_iterations=0))
 
 
 def elect(judged: list[Judgement], equal: list[bool]) -> int:
@@ -94,7 +105,7 @@ class _Space:
     searched: bool  # whether gaps are looked for here
 
     def __call__(self, x: Tensor) -> Tensor:
-        return (x - self.center) @ self.basis
+        return (x - self.center.to(x.device)) @ self.basis.to(x.device)
 
 
 def _spaces(patients: Tensor, controls: Tensor) -> Iterator[_Space]:
@@ -204,7 +215,3 @@ class _Judge:
 def _deviation(x: Tensor) -> Tensor:
     deviation = x.std(0)
     return torch.where(deviation > 1e-12 * x.abs().amax(0).clamp_min(1e-30), deviation, torch.ones_like(deviation))
-
-
-def _evenly(x: Tensor) -> Tensor:
-    return x[:: max(-(-len(x) // SEARCHED), 1)]

@@ -4,7 +4,7 @@ The symbols are the paper's: q is Q(c | x, y), the gate is p(c | x), expert k is
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -14,6 +14,8 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from phenogroups.clustering.contrast import SEARCHED, contrastive_mixture, specific_mixtures, specificity, thinned
+from phenogroups.clustering.first_split import SEARCHED as SPLIT_AMONG
+from phenogroups.clustering.first_split import first_split
 from phenogroups.clustering.kmeans import group_means, inverse_square_proportions, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.matching import adjusted_rand, match_members
 from phenogroups.clustering.mixture import tied_mixture, tied_mixtures
@@ -70,6 +72,7 @@ class Beliefs:
     centroids: Tensor  # (subgroups, components), in that space
     log_sizes: Tensor  # (subgroups,)
     specificity: Tensor  # (): how much more these subgroups split patients than controls
+    held: Tensor = field(default_factory=lambda: torch.tensor(False))  # (): whether q stays as it was elected
 
     @property
     def space(self) -> DiseaseSpace:
@@ -141,24 +144,25 @@ class DeepUCSL(DeepMethod):
 
     def e_step(
         self, embedding: Tensor, diagnosis: Tensor, previous: Beliefs | Tensor | None, epoch: int, *,
-        components: int | None = None,
+        components: int | None = None, held: bool = False,
     ) -> Beliefs:  # fmt: skip
         is_patient = diagnosis == 1
+        held = held or (isinstance(previous, Beliefs) and bool(previous.held))
         space = self._space(embedding, is_patient, components, self.sums)
         z = space(embedding, is_patient)
         controls = space(embedding[self._spaced(~is_patient)])  # contrasts look at so many only
         earlier = previous.q if isinstance(previous, Beliefs) else previous
         before = None if earlier is None else earlier[is_patient]
-        centroids, log_sizes, space, soft = self._cluster(z, controls, space, before)
+        centroids, log_sizes, space, soft = self._cluster(z, controls, space, before, held)
         specific = self._specificity(soft, z, controls)
         del z  # of a large cohort, memory enough to matter: the clusterer may have found another space
-        if before is not None:
+        if before is not None and not held:
             order = match_members(before.argmax(1), space(embedding, is_patient), centroids, self.sums)
             centroids, log_sizes, soft = centroids[order], log_sizes[order], soft[:, order]
         q = self._with_controls(harden(soft, self._softness(epoch)), is_patient)
         return Beliefs(
             q, space.center, space.scale, space.severity, space.basis, space.limit, centroids, log_sizes,
-            torch.tensor(specific),
+            torch.tensor(specific), torch.tensor(held),
         )  # fmt: skip
 
     def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Beliefs]:
@@ -166,9 +170,9 @@ class DeepUCSL(DeepMethod):
 
         What only one encoder finds is an accident of its random weights. They vote on a sample of the subjects.
         """
-        if self.warmup == 0 or (features is None and len(encoders) == 1):
+        if self.warmup == 0 or (len(encoders) == 1 and (features is None or self.clusterer != "mixture")):
             return super().elect(encoders, diagnosis, features)
-        if features is not None:
+        if features is not None and self.clusterer == "mixture":
             return self._elect_by_features(encoders, diagnosis, features)
         first, _ = self.sums.places(len(diagnosis))
         well, ill = (thinned(first + torch.nonzero(diagnosis == y).flatten(), self.sums) for y in (0, 1))
@@ -197,18 +201,22 @@ class DeepUCSL(DeepMethod):
         return [mixture.log_posterior(patients.double()).exp() for mixture in found[:NAMED]]
 
     def _elect_by_features(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor) -> tuple[int, Beliefs]:
-        """A table is an embedding already, and none that hangs on random weights: the first subgroups are its own."""
-        beliefs = self.e_step(features, diagnosis, None, self.warmup, components=LEAST_COMPONENTS)
+        """A table is an embedding already, and none that depends on random weights: its subgroups are elected on it.
+
+        They are held from then on: in the embedding that a network learns of few patients, they would drift to what
+        the network has memorised (docs/deep_ucsl.md).
+        """
         is_patient = diagnosis == 1
-        named, seen = [], []
-        for encoder in encoders:
-            z = encoder()
-            z = self._space(z, is_patient, sums=self.sums)(z)
-            patients, controls = z[is_patient], z[~is_patient]
-            named.append(self._most_specific(patients, controls, self.sums))
-            seen.append(self._specificity(beliefs.q[is_patient], patients, controls))
-        self.agreement_ = agreement(beliefs.q[is_patient], named, self.sums)
-        return int(np.argmax(seen)), beliefs
+        patients, controls = (features[mask] for mask in (is_patient, ~is_patient))
+        some, healthy = (self.sums.sample(each, SPLIT_AMONG) for each in (patients, controls))
+        split = first_split(some, healthy, self.n_subgroups, seed=self.seed)
+        labels = split.posterior(some).argmax(1)
+        halves = (first_split(some[i::2], healthy[i::2], self.n_subgroups, seed=self.seed) for i in (0, 1))
+        self.agreement_ = float(
+            np.mean([adjusted_rand(labels, half.posterior(some).argmax(1), self.n_subgroups) for half in halves])
+        )
+        q = self._with_controls(split.posterior(patients), is_patient)
+        return 0, self.e_step(encoders[0](), diagnosis, q, self.warmup, held=True)
 
     def _from_sample(self, embedding: Tensor, diagnosis: Tensor, q: Tensor) -> Beliefs:
         """Beliefs about all subjects, from those about a sample of the patients."""
@@ -250,17 +258,20 @@ class DeepUCSL(DeepMethod):
             components=components, sums=sums,
         )  # fmt: skip
 
-    def _cluster(self, z: Tensor, controls: Tensor, space: DiseaseSpace, before: Tensor | None):
+    def _cluster(self, z: Tensor, controls: Tensor, space: DiseaseSpace, before: Tensor | None, held: bool):
         """Centroids and log-sizes, the space they live in, and the patients' soft posteriors."""
         equal = z.new_zeros(self.n_subgroups)
         if self.clusterer == "mixture":
-            if before is not None and self.warm_start:
-                found = tied_mixture(z, self.n_subgroups, start=before, sums=self.sums)
+            if before is not None and (held or self.warm_start):
+                # where the subgroups are held, only their places in this embedding are looked for
+                climb = {"max_iterations": 0} if held else {}
+                found = tied_mixture(z, self.n_subgroups, start=before, sums=self.sums, **climb)
             else:
                 found = contrastive_mixture(z, controls, self.n_subgroups, seed=self.seed, sums=self.sums)
             # in whitened coordinates the mixture's posterior needs distances only
             whitened = replace(space, basis=space.basis @ found.whitening.to(space.basis))
-            return found.means.to(z), found.log_sizes.to(z), whitened, found.posterior(z)
+            soft = before if held and before is not None else found.posterior(z)
+            return found.means.to(z), found.log_sizes.to(z), whitened, soft
         if self.clusterer in ("sinkhorn_kmeans", "kmeans"):
             balance = float(self.clusterer == "sinkhorn_kmeans")
             centroids = sinkhorn_kmeans(

@@ -108,13 +108,13 @@ class MLP(Encoder):
     mean: Tensor  # (features,)
     scale: Tensor  # (features,)
 
-    def __init__(self, features: int, hidden: int = 256, dim: int = 128) -> None:
+    def __init__(self, features: int, hidden: int = 256, dim: int = 128, dropout: float = 0.5) -> None:
         super().__init__()
         self.dim = dim
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("scale", torch.ones(features))
         self.layers = nn.Sequential(
-            nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True),
+            nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True), nn.Dropout(dropout),
             nn.Linear(hidden, dim), nn.BatchNorm1d(dim), nn.ReLU(inplace=True),
         )  # fmt: skip
 

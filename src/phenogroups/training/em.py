@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.swa_utils import update_bn
 
 from phenogroups.clustering.sums import ALONE, Sums
@@ -209,7 +211,8 @@ class Course:
         self._own = self.sums.shard(len(inputs))  # subjects whom this process embeds and holds beliefs about
         if self.sums.world > 1:
             _refuse_too_few(self._batch, self.sums.world)
-            refuse_dropout(self.network.encoder)
+            if inputs.ndim > 2:  # of a table all processes draw the same masks
+                refuse_dropout(self.network.encoder)
         # of a table all processes compute all: a step costs less than telling, and is the same to the bit
         self.share = Share(self.network, self.sums, self._batch, len(inputs), apart=inputs.ndim > 2)
         self._steps = max(len(inputs) // self._batch, method.steps)
@@ -295,7 +298,7 @@ class Course:
         # who would be left over alone is left out: one row has no deviation
         whole = (self.inputs[i : i + self._batch] for i in range(0, len(self.inputs) - 1, self._batch))
         own = (rows[self.sums.shard(len(rows))] if self.share.apart else rows for rows in whole)
-        with torch.no_grad():
+        with torch.no_grad(), without_dropout(self._encoder):
             update_bn((as_tensor(rows, self.fabric.device) for rows in own), self._encoder)
         self._embedding = None  # the network sees everybody a little differently now
 
@@ -368,6 +371,19 @@ class Course:
             return self.method.passes - 1 + done
         earlier = self.attempt if self.epoch < self.method.warmup else self.method.restarts - 1
         return earlier * self.method.warmup + self.epoch + done
+
+
+@contextmanager
+def without_dropout(network: nn.Module) -> Iterator[None]:
+    """Within, dropout lets everything through, also while batch normalisation takes its statistics in training mode."""
+    drops = {module: module.p for module in network.modules() if isinstance(module, _DropoutNd)}
+    for module in drops:
+        module.p = 0.0
+    try:
+        yield
+    finally:
+        for module, p in drops.items():
+            module.p = p
 
 
 def as_it_lay(value: Tensor, stride: list[int]) -> Tensor:
