@@ -39,13 +39,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from phenogroups.cli import say
+from phenogroups.data.cache import user_cache
 from phenogroups.data.cohort import UNKNOWN, Cohort, CohortError
+from phenogroups.data.embeddings import keeping_embeddings
 from phenogroups.data.examples.local import find, require
 from phenogroups.data.examples.mnist import mnist
 from phenogroups.data.examples.pneumonia import pneumonia
 from phenogroups.data.reading import Reading
 from phenogroups.data.tables import TableSpec, read_cohort
 from phenogroups.methods import Method, build_method, settings_of
+from phenogroups.networks.encoders import build_encoder
+from phenogroups.training.embedding import embed_once
 from phenogroups.training.run import versions
 
 SIDE = 64  # pixels from which on images are seen by the frozen encoder
@@ -144,11 +148,8 @@ def features_of(cohort: Cohort) -> Cohort:
     """The cohort as the frozen encoder sees it, a table; tables and small images stay as they are."""
     if len(cohort.input_shape) == 1 or max(cohort.input_shape[1:]) < SIDE:
         return cohort
-    # TO CONNECT: replace(cohort, inputs=<the package's own frozen embedding of cohort.inputs, (subjects, 1280)>)
-    raise Absent(
-        f"Expected a frozen encoder for images of shape {cohort.input_shape}. Received: none in this version. "
-        "Embed the images elsewhere and give them as --features FILE.npz."
-    )
+    with keeping_embeddings(user_cache()):  # seen once, whatever is run again
+        return replace(cohort, inputs=embed_once(build_encoder("lite0", cohort.input_shape).freeze(), cohort.inputs))
 
 
 def as_features(cohort: Cohort) -> Cohort:

@@ -38,25 +38,37 @@ def test_padding_is_tensorflows(side, kernel, stride):
     torch.testing.assert_close(conv(x)[0, 0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_whole_file_is_used(encoder, state):
+def test_the_whole_file_is_checked(encoder, state):
     assert len(state) == 296
     own = encoder.state_dict()
-    assert set(state) - set(own) == {"_fc.weight", "_fc.bias"}
+    assert set(state) - set(own) == set(lite0.left_behind())
     assert all(torch.equal(state[name], value) for name, value in own.items())
     assert encoder.has_learned
 
 
+@torch.no_grad()
 def test_its_classifier_knows_a_picture_from_noise(encoder, state):
-    """With its own classifier, the network is surer of a picture with shapes than of pixels without any: the input
-    reaches it in the units that it was trained in."""
+    """With the layers that are left behind, the network is surer of a picture with shapes than of pixels without any:
+    the input reaches it in the units that it was trained in."""
     rows, columns = np.mgrid[:224, :224] / 224
     disc = ((rows - 0.5) ** 2 + (columns - 0.5) ** 2 < 0.1).astype(np.float32)
     noise = np.random.default_rng(0).random((224, 224), dtype=np.float32)
-    with torch.no_grad():
-        z = encoder(torch.tensor(np.stack([disc, noise]))[:, None])
-        logits = z @ state["_fc.weight"].T + state["_fc.bias"]
+    last, norm = lite0.MBConv(*lite0.LAST).eval(), torch.nn.BatchNorm2d(lite0.HEAD, **lite0.NORM).eval()
+    for part, prefix in ((last, "_blocks.15."), (norm, "_bn1.")):
+        part.load_state_dict({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
+    maps = last(encoder.maps(torch.tensor(np.stack([disc, noise]))[:, None]))
+    z = F.relu6(norm(F.conv2d(maps, state["_conv_head.weight"]))).mean((2, 3))
+    logits = z @ state["_fc.weight"].T + state["_fc.bias"]
     assert logits.softmax(1).max(1).values[0] > 0.1
     assert z.std() > 0.1
+
+
+@torch.no_grad()
+def test_an_embedding_is_mean_and_deviation_of_each_map(encoder):
+    x = torch.rand(2, 3, 96, 64)
+    maps = encoder.maps(x).flatten(2).numpy().astype(np.float64)
+    expected = np.concatenate([maps.mean(2), np.sqrt(maps.var(2) + 1e-6)], axis=1)
+    np.testing.assert_allclose(encoder(x).numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
@@ -64,7 +76,7 @@ def test_folded_it_is_the_same(encoder):
     x = torch.rand(3, 3, 64, 96)
     torch.testing.assert_close(encoder.fast(x), encoder(x), rtol=1e-4, atol=1e-4)
     assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in encoder.fast.modules())
-    assert len(encoder.state_dict()) == 294  # the copy is in no model file
+    assert set(encoder.state_dict()) <= set(lite0.imagenet_weights())  # the copy is in no model file
 
 
 def test_gradients_pass_through_what_embeds(encoder):
@@ -104,16 +116,16 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 def test_wrong_tensors_are_refused(state):
-    without = {name: value for name, value in state.items() if name != "_bn1.weight"}
-    with pytest.raises(ValueError, match=r"1 missing \(_bn1.weight\)"):
+    without = {name: value for name, value in state.items() if name != "_bn0.weight"}
+    with pytest.raises(ValueError, match=r"1 missing \(_bn0.weight\)"):
         lite0.fill(lite0.Lite0(), without)
     with pytest.raises(ValueError, match=r"1 unexpected \(_more\)"):
         lite0.fill(lite0.Lite0(), {**state, "_more": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"_conv_stem.weight \(1, 3, 3, 3\) for \(32, 3, 3, 3\)"):
         lite0.fill(lite0.Lite0(), {**state, "_conv_stem.weight": torch.zeros(1, 3, 3, 3)})
-    with pytest.raises(ValueError, match=r"Expected the classifier.*Received:.*None"):
+    with pytest.raises(ValueError, match=r"Expected _fc.bias of shape \(1000,\).*Received: None"):
         lite0.fill(lite0.Lite0(), {name: value for name, value in state.items() if name != "_fc.bias"})
-    with pytest.raises(ValueError, match=r"Expected the classifier.*\(10, 1280\)"):
+    with pytest.raises(ValueError, match=r"Expected _fc.weight of shape \(1000, 1280\).*Received: \(10, 1280\)"):
         lite0.fill(lite0.Lite0(), {**state, "_fc.weight": torch.zeros(10, 1280)})
 
 
@@ -133,5 +145,5 @@ def test_the_identity_is_that_of_the_weights(encoder):
     again, other = build_encoder("lite0", (1, 96, 96)).freeze(), build_encoder("lite0", (3, 64, 64), "random").freeze()
     assert again.identity == encoder.identity != other.identity
     with torch.no_grad():
-        again._bn1.bias[0] += 1
+        again._bn0.bias[0] += 1
     assert again.freeze().identity != encoder.identity

