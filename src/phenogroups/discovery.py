@@ -12,6 +12,7 @@ import pandas as pd
 
 from phenogroups.data.batches import reading_ahead
 from phenogroups.data.cohort import Cohort, subgroup_letter
+from phenogroups.evaluation.alarms import SURE, alarms
 from phenogroups.evaluation.confounds import associations, untested, warnings
 from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
 from phenogroups.evaluation.number import Choice
@@ -37,8 +38,6 @@ from phenogroups.training.run import (
     write_model,
     write_whole,
 )
-
-SURE = 0.9  # probability from which on a patient is said to belong to a subgroup
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,9 @@ def write_run(
     scores = {name: score(test, prediction) for name, prediction in found.items()}
     diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in found.items()}
     confounds, profiled, said = trust((train, test), (seen, new), method.seed)
-    alarms = [] if confounds is None else warnings(confounds)
-    evidence = Evidence(tuple(alarms), confounds, profiled)
+    alarmed = [] if confounds is None else warnings(confounds)
+    alarmed += alarms(test.diagnosis, new, next(iter(scores.values())).class_bacc)
+    evidence = Evidence(tuple(alarmed), confounds, profiled)
     if choice is not None:
         evidence = replace(evidence, criteria=choice.criteria, choice=" ".join(choice_sentences(choice)))
     tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
@@ -146,7 +146,7 @@ def write_run(
         material.write(partial)
         write_page(partial)  # from the folder, as `phenogroups report` makes it again
     answer = [] if choice is None else choice_sentences(choice)
-    sentences = [*alarms, *answer, *(sentence for answers in findings.values() for sentence in answers)]
+    sentences = [*alarmed, *answer, *(sentence for answers in findings.values() for sentence in answers)]
     return Discovery(method, scores, diagnosed, subgroups, confounds, profiled, sentences, folder)
 
 
