@@ -32,7 +32,6 @@ from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Embed, Progress
 
 NAMED = 5  # candidates that each encoder names in the vote on the first subgroups
-# also of a table in the first E-step: its later components, unlike those of an encoder, need not be of the illness
 LEAST_COMPONENTS = 10
 PATIENTS_PER_COMPONENT = 20
 STABLE_AGREEMENT = 0.3  # of the vote on the first subgroups, below which they are called unstable
@@ -144,11 +143,11 @@ class DeepUCSL(DeepMethod):
 
     def e_step(
         self, embedding: Tensor, diagnosis: Tensor, previous: Beliefs | Tensor | None, epoch: int, *,
-        components: int | None = None, held: bool = False,
+        held: bool = False,
     ) -> Beliefs:  # fmt: skip
         is_patient = diagnosis == 1
         held = held or (isinstance(previous, Beliefs) and bool(previous.held))
-        space = self._space(embedding, is_patient, components, self.sums)
+        space = self._space(embedding, is_patient, sums=self.sums)
         z = space(embedding, is_patient)
         controls = space(embedding[self._spaced(~is_patient)])  # contrasts look at so many only
         earlier = previous.q if isinstance(previous, Beliefs) else previous
@@ -246,13 +245,12 @@ class DeepUCSL(DeepMethod):
         found = tied_mixtures(patients, q, max_iterations=0, sums=sums)
         return specificity(found, thinned(patients, sums), thinned(controls, sums))
 
-    def _space(
-        self, embedding: Tensor, is_patient: Tensor, components: int | None = None, sums: Sums = ALONE
-    ) -> DiseaseSpace:
-        """With as many components as asked for, or as there are patients to tell them from noise."""
-        if components is None and self.components is not None:
+    def _space(self, embedding: Tensor, is_patient: Tensor, sums: Sums = ALONE) -> DiseaseSpace:
+        """With as many components as asked for, but no more than there are patients to tell them from noise."""
+        components = self.components
+        if components is not None:
             patients = int(sums(is_patient.sum()))
-            components = min(self.components, max(LEAST_COMPONENTS, patients // PATIENTS_PER_COMPONENT))
+            components = min(components, max(LEAST_COMPONENTS, patients // PATIENTS_PER_COMPONENT))
         return fit_space(
             embedding, is_patient, scaler=self.scaler, remove_severity=self.remove_severity, winsorise=self.winsorise,
             components=components, sums=sums,
@@ -305,9 +303,10 @@ class DeepUCSL(DeepMethod):
     def caveats(self) -> list[str]:
         said = []
         if getattr(self, "agreement_", 1.0) < STABLE_AGREEMENT:
+            others = "Halves of the cohort" if bool(self.beliefs_.held) else "Networks that were started differently"
             said.append(
-                "Nothing stable was found. Networks that were started differently name other subgroups than these: "
-                f"their agreement is {self.agreement_:.2f}, where 1 is the same subgroups and 0 is chance."
+                f"Nothing stable was found. {others} name other subgroups than these: their agreement is "
+                f"{self.agreement_:.2f}, where 1 is the same subgroups and 0 is chance."
             )
         moving = next((row["moved"] for row in reversed(getattr(self, "history_", [])) if "moved" in row), 0.0)
         if moving > STILL_MOVING:
