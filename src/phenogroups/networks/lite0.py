@@ -94,6 +94,7 @@ class Lite0(Encoder):
 
     dim = DIM
     expects = "unit"
+    memory_format = torch.channels_last  # on a CPU 1.4 times faster
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,14 +108,13 @@ class Lite0(Encoder):
         self._conv_head = SameConv2d(STAGES[-1][-1], DIM, 1)
         self._bn1 = nn.BatchNorm2d(DIM, **NORM)
         for weight in self.parameters():
-            # on a CPU 1.4 times faster; a dimension of one has two right strides, as in `ConvEncoder`
             if weight.ndim > 2:
-                weight.data = weight.data.to(memory_format=torch.channels_last)
+                weight.data = weight.data.to(memory_format=self.memory_format)
 
     def forward(self, x: Tensor) -> Tensor:
         # a grey image is given three times; the units are those of the weights
         x = (x.expand(-1, 3, -1, -1) * 255 - 127) / 128
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=self.memory_format)
         x = F.relu6(self._bn0(self._conv_stem(x)), inplace=True)
         for block in self._blocks:
             x = block(x)
@@ -135,7 +135,7 @@ class Lite0(Encoder):
                 for conv, norm in FOLDED.items():
                     if hasattr(module, conv):
                         folded = fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm)).requires_grad_(False)
-                        setattr(module, conv, folded.to(memory_format=torch.channels_last))
+                        setattr(module, conv, folded.to(memory_format=self.memory_format))
                         setattr(module, norm, nn.Identity())
         return network
 
