@@ -68,8 +68,7 @@ class FineTune(PublicData):
         method, began = self.method_of(seed, tuned=tuned), perf_counter()
         fit(method, train)
         scores, epochs = scores_of(test, method.predict_cohort(test)), method.fine_tuning_
-        losses = [one["held_out_loss"] for one in epochs]
-        kept = "no" if not tuned else "not kept" if losses[0] <= min(losses) else "kept"
+        kept = "no" if not tuned else "kept" if any(one["kept"] for one in epochs[1:]) else "not kept"
         return {
             **scores, "kept": kept, "epochs": epochs, "remarks": method.remarks(), "seconds": perf_counter() - began,
             "peak_memory_mb": peak_memory_mb(),

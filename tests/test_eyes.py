@@ -78,9 +78,12 @@ def test_every_command_after_the_first_finds_what_was_seen(folder, run, tmp_path
     common = [str(folder), "--control", "well"]
     other = ["--seed", "3", "--subgroups", "2:3", "--out", str(tmp_path / "other"), *QUICK]
     assert cli.main(["discover", *common, *other]) == 0
-    compared = ["--methods", "foundation", "deep_ucsl", "simclr", "--seeds", "1", "--no-isolated", *QUICK[:3]]
-    assert cli.main(["compare", *common, *compared, "--out", str(tmp_path / "compare")]) == 0
+    (kept,) = (run.parent / "cache" / "phenogroups" / "embeddings").iterdir()
+    before = kept.stat().st_size
+    compared = ["--methods", "foundation", "deep_ucsl", "simclr", "--seeds", "1", *QUICK[:3]]
+    assert cli.main(["compare", *common, *compared, "--out", str(tmp_path / "compare")]) == 0  # in other processes
     assert seen == []
+    assert kept.stat().st_size == before
 
 
 def test_a_model_predicts_without_package_cache_and_store(folder, run, tmp_path):

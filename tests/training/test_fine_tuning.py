@@ -8,8 +8,9 @@ from sklearn.metrics import log_loss
 
 from phenogroups.methods import Classifier, DeepUCSL, SimCLR
 from phenogroups.methods import base as methods_base
-from phenogroups.methods.base import balanced_log_loss, some_apart
+from phenogroups.methods.base import balanced_log_losses, some_apart
 from phenogroups.networks.encoders import build_encoder
+from phenogroups.training.fine_tuning import is_better
 
 QUICK = {"epochs": 2, "steps": 3, "batch_size": 32, "fine_tune": True, "encoder": "light"}
 
@@ -28,7 +29,7 @@ def judged(monkeypatch):
 
     def say(*losses: float) -> None:
         left = iter(losses)
-        monkeypatch.setattr(methods_base, "balanced_log_loss", lambda p, told: next(left))
+        monkeypatch.setattr(methods_base, "balanced_log_losses", lambda p, told: np.full(len(p), next(left)))
 
     return say
 
@@ -102,8 +103,17 @@ def test_judges_are_a_tenth_of_either_class():
         some_apart(np.array([0] * 5 + [1]), seed=0)
 
 
+def test_luck_is_not_enough():
+    before = np.ones(20)
+    assert is_better(before - 0.1, before)
+    assert not is_better(before, before)
+    rng = np.random.default_rng(0)
+    assert not is_better(before - rng.normal(0.05, 1, 20), before)
+    assert is_better(before - rng.normal(0.5, 0.2, 20), before)
+
+
 def test_the_loss_is_scikit_learns_with_balanced_weights():
     rng = np.random.default_rng(0)
     p, y = rng.random(30), np.arange(30) % 3 // 2
     weight = np.where(y == 1, 1 / (y == 1).sum(), 1 / (y == 0).sum())
-    assert balanced_log_loss(p, y) == pytest.approx(log_loss(y, p, sample_weight=weight))
+    assert balanced_log_losses(p, y).mean() == pytest.approx(log_loss(y, p, sample_weight=weight))

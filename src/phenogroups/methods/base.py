@@ -488,12 +488,12 @@ class DeepMethod(Method):
         if self.sums.world > 1:
             raise ValueError("Expected one process to fine-tune an encoder. Received: several. Start one.")
 
-        def judge(eyes: Encoder, network: Network) -> float:
-            """Log-loss, either class counting half: of so few, accuracy would take steps of several percent."""
+        def judge(eyes: Encoder, network: Network) -> np.ndarray:
+            """Log-losses, either class counting half: of so few, accuracy would take steps of several percent."""
             with keeping_embeddings(None):  # of weights that nobody will see again
                 z = embed_once(eyes, others)
             p = read_all(self.encoder_of(network), z, lambda z: self.read(network, z, self.beliefs_))["diagnosis"]
-            return balanced_log_loss(p.numpy(), told)
+            return balanced_log_losses(p.numpy(), told)
 
         before = cast(Encoder, self.eyes_)
         self.eyes_, self.network_, self.fine_tuning_ = fine_tune(
@@ -513,12 +513,12 @@ class DeepMethod(Method):
         if not self.fine_tuning_:
             return ["The encoder was not fine-tuned: this method does not tell the diagnosis, which decides on that."]
         losses = [row["held_out_loss"] for row in self.fine_tuning_]
-        best = int(np.argmin(losses))
-        judged = f"log-loss {losses[0]:.3f} before, {min(losses[1:]):.3f} after"
+        best = max(i for i, row in enumerate(self.fine_tuning_) if row["kept"])
+        judged = f"log-loss {losses[0]:.3f} before, {losses[best] if best else min(losses[1:]):.3f} after"
         if best == 0:
             return [
                 f"Fine-tuning the encoder did not improve the diagnosis of a tenth of the training subjects kept apart "
-                f"({judged}), so the encoder was left as it was."
+                f"by more than chance may bring ({judged}), so the encoder was left as it was."
             ]
         return [
             f"The encoder was fine-tuned for {best} epoch{'s' * (best > 1)}: that improved the diagnosis of a tenth of "
@@ -587,10 +587,11 @@ def some_apart(diagnosis: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray
     return np.setdiff1d(np.arange(len(diagnosis)), apart), apart
 
 
-def balanced_log_loss(p: np.ndarray, diagnosis: np.ndarray) -> float:
-    """Mean over the classes of the mean log-loss in each; p is the probability of being a patient."""
+def balanced_log_losses(p: np.ndarray, diagnosis: np.ndarray) -> np.ndarray:
+    """(n,): whose mean is that of the classes' mean log-losses; p is the probability of being a patient."""
     right = np.clip(np.where(diagnosis == 1, p, 1 - p).astype(np.float64), 1e-7, 1)
-    return float(np.mean([-np.log(right[diagnosis == kind]).mean() for kind in np.unique(diagnosis)]))
+    shares = np.bincount(diagnosis, minlength=2) / len(diagnosis)
+    return -np.log(right) / shares[diagnosis] / np.count_nonzero(shares)
 
 
 def restored_encoder(name: str, input_shape: tuple[int, ...], saved: Mapping[str, Tensor]) -> Encoder:

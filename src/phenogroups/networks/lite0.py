@@ -95,6 +95,7 @@ class Lite0(Encoder):
 
     dim = 2 * MAPS
     expects = "unit"
+    memory_format = torch.channels_last  # on a CPU 1.4 times faster
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,9 +107,8 @@ class Lite0(Encoder):
             for i in range(repeats)
         )
         for weight in self.parameters():
-            # on a CPU 1.4 times faster; a dimension of one has two right strides, as in `ConvEncoder`
             if weight.ndim > 2:
-                weight.data = weight.data.to(memory_format=torch.channels_last)
+                weight.data = weight.data.to(memory_format=self.memory_format)
 
     def forward(self, x: Tensor) -> Tensor:
         maps = self.maps(x)
@@ -120,7 +120,7 @@ class Lite0(Encoder):
         """(n, 192, height / 32, width / 32)."""
         # a grey image is given three times; the units are those of the weights
         x = (x.expand(-1, 3, -1, -1) * 255 - 127) / 128
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=self.memory_format)
         x = F.relu6(self._bn0(self._conv_stem(x)), inplace=True)
         for block in self._blocks:
             x = block(x)
@@ -141,7 +141,7 @@ class Lite0(Encoder):
                 for conv, norm in FOLDED.items():
                     if hasattr(module, conv):
                         folded = fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm)).requires_grad_(False)
-                        setattr(module, conv, folded.to(memory_format=torch.channels_last))
+                        setattr(module, conv, folded.to(memory_format=self.memory_format))
                         setattr(module, norm, nn.Identity())
         return network
 

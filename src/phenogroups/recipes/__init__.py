@@ -13,7 +13,7 @@ from phenogroups.data.cohort import Cohort
 from phenogroups.data.layouts import open_table
 from phenogroups.data.reading import Reading
 from phenogroups.data.selection import Selection
-from phenogroups.data.tables import TableSpec, read_cohort
+from phenogroups.data.tables import TableSpec, read_cohort, resolve_size
 from phenogroups.data.untrusted import check_types, read_limited, refuse_strange, shortened
 from phenogroups.methods import METHODS, Method, build_method
 
@@ -56,6 +56,8 @@ class Recipe:
         """The cohort of a table or folder, read as the recipe says."""
         found = open_table(table, folder)
         rows, spec = self.rows(found.rows, self.spec(found.spec, columns, {}))
+        if self.build().by_lite0:
+            spec = resolve_size(rows, spec, found.folder)
         return read_cohort(rows, spec, folder=found.folder, name=Path(table).resolve().stem, cache=cache)
 
 

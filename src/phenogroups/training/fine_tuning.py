@@ -23,7 +23,9 @@ from phenogroups.training.em import Progress, Trainable
 LEAST_ROWS, MOST_ROWS = 8, 64  # of a batch
 BATCHES = 4  # of those in which the encoder sees soonest, in a batch that it learns from: gradients need memory
 
-Judge = Callable[[Encoder, Network], float]  # how badly others are diagnosed; less is better
+SURE = 2  # standard errors by which the judges must do better: a few dozen of them are easily lucky
+
+Judge = Callable[[Encoder, Network], np.ndarray]  # of each of some others, how badly it is diagnosed; less is better
 
 
 def fine_tune(
@@ -31,7 +33,8 @@ def fine_tune(
     epochs: int, seed: int, device: torch.device, judge: Judge, progress: Progress | None,
 ) -> tuple[Encoder, Network, list[dict[str, float]]]:  # fmt: skip
     """The eyes and the network at their best by the judge, before or after an epoch, and what each epoch brought."""
-    best, rows = (eyes, network), [{"fine_tuned": 0.0, "held_out_loss": judge(eyes, network)}]
+    frozen = judge(eyes, network)
+    best, rows = (eyes, network), [{"fine_tuned": 0.0, "held_out_loss": float(frozen.mean()), "kept": 1.0}]
     eyes, network = deepcopy(eyes).to(device), deepcopy(network).to(device).eval()
     eyes.requires_grad_(True)
     beliefs = replace(beliefs, **{k: v.to(device) for k, v in vars(beliefs).items() if isinstance(v, Tensor)})
@@ -64,10 +67,18 @@ def fine_tune(
                     done = (epoch - 1 + step / steps) / epochs
                     progress({"epoch": method.passes - 1 + done, "fine-tuning": total / step})
             candidate = deepcopy(eyes).cpu().freeze(), deepcopy(network).cpu().eval()
+            losses = judge(*candidate)
+            so_far = min(row["held_out_loss"] for row in rows if row["kept"])
+            kept = is_better(losses, frozen) and losses.mean() < so_far
+            best = candidate if kept else best
             rows.append(
-                {"fine_tuned": float(epoch), "loss": total / steps, "held_out_loss": judge(*candidate),
-                 "seconds": time.perf_counter() - began}
+                {"fine_tuned": float(epoch), "loss": total / steps, "held_out_loss": float(losses.mean()),
+                 "kept": float(kept), "seconds": time.perf_counter() - began}
             )  # fmt: skip
-            if rows[-1]["held_out_loss"] < min(row["held_out_loss"] for row in rows[:-1]):
-                best = candidate
     return *best, rows
+
+
+def is_better(losses: np.ndarray, before: np.ndarray) -> bool:
+    """Whether the same subjects lose less by more than chance may bring."""
+    gain = before - losses
+    return bool(gain.mean() > SURE * gain.std(ddof=1) / np.sqrt(len(gain)))
