@@ -244,12 +244,38 @@ def test_the_centroids_of_training_give_the_soft_beliefs_of_training():
     torch.testing.assert_close(by_centroid[patient], beliefs.q[patient], atol=1e-3, rtol=0)
 
 
-def test_diagnosis_is_the_mixture_of_experts(features):
+def heads_of(method, found):
+    """Probabilities of experts and gate, in the order of the subgroups."""
+    z = torch.from_numpy(found.embedding)
+    with torch.no_grad():
+        expert, gate = method.network_.heads["experts"](z).sigmoid(), method.network_.heads["gate"](z).softmax(1)
+    return expert.numpy()[:, method.by_size_], gate.numpy()[:, method.by_size_]
+
+
+@pytest.mark.parametrize("kind", ["features", "images"])
+def test_diagnosis_is_the_mixture_of_experts(kind, request):
+    cohort = request.getfixturevalue(kind)
+    method = DeepUCSL(**QUICK).fit(cohort)
+    found = method.predict_cohort(cohort)
+    expert, gate = heads_of(method, found)
+    np.testing.assert_allclose(found.diagnosis, (expert * gate).sum(axis=1), atol=1e-5)
+
+
+def test_where_subgroups_are_held_controls_are_neutral_as_far_as_they_are_recognised(features):
+    """p(c | x) = p(ill | x) p(c | x, ill) + p(well | x) / K; where subgroups are sought, p(c | x) is the gate itself."""
     method = DeepUCSL(**QUICK).fit(features)
     found = method.predict_cohort(features)
-    with torch.no_grad():
-        expert = method.network_.heads["experts"](torch.from_numpy(found.embedding)).sigmoid().numpy()
-    np.testing.assert_allclose(found.diagnosis, (expert * found.subgroup).sum(axis=1), atol=1e-5)
+    _, gate = heads_of(method, found)
+    ill = found.diagnosis[:, None]
+    assert method.beliefs_.held
+    np.testing.assert_allclose(found.subgroup, ill * gate + (1 - ill) / 2, atol=1e-5)
+
+
+def test_where_subgroups_are_sought_the_gate_itself_is_read(images):
+    method = DeepUCSL(**QUICK).fit(images)
+    found = method.predict_cohort(images)
+    assert not method.beliefs_.held
+    np.testing.assert_allclose(found.subgroup, heads_of(method, found)[1], atol=1e-5)
 
 
 def test_the_papers_recipe(images):

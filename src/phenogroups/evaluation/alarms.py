@@ -20,8 +20,8 @@ def alarms(diagnosis: np.ndarray, found: Prediction, class_bacc: float | None) -
     said, subgroup = [], found.subgroup[ill]
     share = np.bincount(subgroup.argmax(1), minlength=subgroup.shape[1]) / len(subgroup)
     said += [
-        f"Subgroup {subgroup_letter(int(k))} holds {share[k]:.0%} of the held-out patients. So small a subgroup is often a "
-        "handful of unusual images or subjects and not a kind of the disease: look at its members first."
+        f"Subgroup {subgroup_letter(int(k))} holds {share[k]:.0%} of the held-out patients. So small a subgroup is "
+        "often a handful of unusual images or subjects and not a kind of the disease: look at its members first."
         for k in np.flatnonzero(share < SMALLEST)
     ]
     sure = np.mean(subgroup.max(axis=1) >= SURE)

@@ -129,7 +129,8 @@ class DeepUCSL(DeepMethod):
         patient = batch.diagnosis.to(gate)
         in_experts, in_gate = self._class_weights(patient)
         clustering = self.gate_weight_patients * in_gate[1] * gate_loss(gate, q, patient)
-        clustering = clustering + self.gate_weight_controls * in_gate[0] * gate_loss(gate, q, 1 - patient)
+        if beliefs is None or not beliefs.held:  # else `read` makes the gate neutral on controls
+            clustering = clustering + self.gate_weight_controls * in_gate[0] * gate_loss(gate, q, 1 - patient)
         classification = experts_loss(network.heads["experts"](z), q, batch.diagnosis, in_experts)
         return {"classification": self.experts_weight * classification, "clustering": clustering}
 
@@ -294,11 +295,23 @@ class DeepUCSL(DeepMethod):
         squared = squared_distances(beliefs.space(embedding), beliefs.centroids)
         mixture = torch.softmax(beliefs.log_sizes - squared / 2, dim=1)
         return {
-            "subgroup": gate.softmax(1),
+            "subgroup": self._subgroup(gate, experts, beliefs),
             "diagnosis": mixture_of_experts_logit(experts, gate).sigmoid(),
             "by_centroid": mixture if self.clusterer == "mixture" else inverse_square_proportions(squared),
             "experts": experts,
         }
+
+    def _subgroup(self, gate: Tensor, experts: Tensor, beliefs: Beliefs | None) -> Tensor:
+        """p(c | x) = sum_y p(c | x, y) p(y | x), with p(c | x, y=0) = 1/K (paper, Eq. 5).
+
+        Where subgroups are held, the gate learns p(c | x, y=1) from patients alone, and controls are neutral as far as
+        they are recognised. Asked to be neutral itself, it told fewer held-out patients apart (docs/deep_ucsl.md);
+        where subgroups are still sought, its neutrality on controls is what keeps them specific to the disease.
+        """
+        if beliefs is None or not beliefs.held:
+            return gate.softmax(1)
+        ill = mixture_of_experts_logit(experts, gate).sigmoid()[:, None]
+        return ill * gate.softmax(1) + (1 - ill) / self.n_subgroups
 
     def caveats(self) -> list[str]:
         said = []
@@ -325,8 +338,8 @@ class DeepUCSL(DeepMethod):
         bound = lower_bound(experts, gate, q, diagnosis).expand(len(q))
         seen = {"bound": self.sums.mean(bound).item()}  # Eq. 4, per subject
         controls = diagnosis == 0
-        log_gate = F.log_softmax(gate[controls], dim=1)
-        entropy = -self.sums.mean((log_gate.exp() * log_gate).sum(1)).item() / math.log(self.n_subgroups)
+        of_controls = self._subgroup(gate[controls], experts[controls], beliefs)
+        entropy = self.sums.mean(torch.special.entr(of_controls).sum(1)).item() / math.log(self.n_subgroups)
         seen["gate_entropy_controls"] = entropy  # 1: the gate is neutral on controls
         if beliefs is not None:
             groups = torch.where(controls, self.n_subgroups, q.argmax(1))  # controls are one more
