@@ -262,7 +262,7 @@ def test_diagnosis_is_the_mixture_of_experts(kind, request):
 
 
 def test_where_subgroups_are_held_controls_are_neutral_as_far_as_they_are_recognised(features):
-    """p(c | x) = p(ill | x) p(c | x, ill) + p(well | x) / K; where subgroups are sought, p(c | x) is the gate itself."""
+    """p(c | x) = p(ill | x) p(c | x, ill) + p(well | x) / K."""
     method = DeepUCSL(**QUICK).fit(features)
     found = method.predict_cohort(features)
     _, gate = heads_of(method, found)
