@@ -40,7 +40,7 @@ SMALLEST = 0.05  # share of the patients below which a subgroup must be far bett
 FAR_BETTER = 3.0  # times as wide a gap
 # From where on a gap is one: the share of two subgroups' patients that would fill the valley between them, in all and
 # of the smaller subgroup. Patients without subgroups reached 0.04 of all and 0.05 of the smaller (50 to 500 patients)
-GAP, GAP_OF_SMALLER = 0.025, 0.12
+GAP, GAP_OF_SMALLER = 0.025, 0.14
 FOLDS = 2
 STARTS, OPTIMA = 4, 12  # of K-means, and of mixtures that begin on a few axes, in each space
 
