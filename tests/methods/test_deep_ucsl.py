@@ -249,6 +249,7 @@ def test_diagnosis_is_the_mixture_of_experts(features):
     found = method.predict_cohort(features)
     with torch.no_grad():
         expert = method.network_.heads["experts"](torch.from_numpy(found.embedding)).sigmoid().numpy()
+    expert = expert[:, method.by_size_]  # the network keeps the order in which subgroups were learned
     np.testing.assert_allclose(found.diagnosis, (expert * found.subgroup).sum(axis=1), atol=1e-5)
 
 
@@ -341,6 +342,58 @@ def test_a_table_elects_by_its_features_and_the_paper_by_its_network():
     assert agreement(beliefs.q[diagnosis == 1], kind) > 0.95
     _, beliefs = DeepUCSL(**PAPER).elect(blind, diagnosis, features)
     assert agreement(beliefs.q[diagnosis == 1], kind) < 0.8
+
+
+def test_a_table_keeps_the_subgroups_that_were_elected(monkeypatch):
+    """Also where nothing holds them but the promise: patients without groups."""
+    cohort, concluded = planted(apart=0.0), []
+    e_step = DeepUCSL.e_step
+
+    def watched(*arguments, **options):
+        concluded.append(e_step(*arguments, **options))
+        return concluded[-1]
+
+    monkeypatch.setattr(DeepUCSL, "e_step", watched)
+    method = DeepUCSL(epochs=5, steps=5, stop_below=0.0).fit(cohort)
+    patient = torch.as_tensor(cohort.is_patient)
+    first, *later = (beliefs.q[patient].argmax(1) for beliefs in concluded)
+    assert len(later) >= 4
+    assert all(torch.equal(labels, first) for labels in later)
+    assert all(bool(beliefs.held) for beliefs in concluded)
+    assert not torch.equal(concluded[0].centroids, concluded[-1].centroids)  # they are looked for in each embedding
+    assert {row["moved"] for row in method.history_ if "moved" in row} == {0.0}
+    # images are not held: their embedding is what is being learned
+    assert not bool(DeepUCSL().e_step(*two_clouds()[:2], None, 0).held)
+
+
+def test_dropout_of_a_table_is_of_training_alone(features):
+    method = DeepUCSL(**QUICK).fit(features)
+    dropout = [m for m in method.network_.modules() if isinstance(m, torch.nn.Dropout)]
+    assert [m.p for m in dropout] == [0.5]
+    first, again = (method.predict_cohort(features) for _ in range(2))
+    np.testing.assert_array_equal(first.subgroup, again.subgroup)
+    np.testing.assert_array_equal(first.embedding, again.embedding)
+    x = torch.from_numpy(features.inputs)
+    encoder = method.network_.encoder
+    with torch.no_grad():
+        np.testing.assert_allclose(first.embedding, encoder.eval()(x).numpy(), rtol=1e-5, atol=1e-5)
+        encoder.train()
+        assert not torch.equal(encoder(x), encoder(x))
+
+
+def test_settling_takes_its_statistics_without_dropout():
+    """What batch normalisation after the dropout expects is what prediction shows it: dropout alone would double it."""
+    cohort = planted()
+    method = DeepUCSL(**QUICK, settle=True).fit(cohort)
+    encoder = method.network_.encoder.eval()
+    *before, last, _ = encoder.layers
+    x = (torch.from_numpy(cohort.inputs) - encoder.mean) / encoder.scale
+    with torch.no_grad():
+        for layer in before:
+            x = layer(x)
+    spread = (last.running_var / x.var(0)).median().item()
+    assert spread == pytest.approx(1, abs=0.05)
+    assert ((last.running_mean - x.mean(0)).abs() / x.std(0)).max() < 0.05
 
 
 def test_mixed_precision_finds_the_same(features):
