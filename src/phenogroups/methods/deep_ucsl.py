@@ -32,10 +32,9 @@ from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Embed, Progress
 
 NAMED = 5  # candidates that each encoder names in the vote on the first subgroups
-# also of a table in the first E-step: its later components, unlike those of an encoder, need not be of the illness
-LEAST_COMPONENTS = 10
+LEAST_COMPONENTS = 10  # also of few patients
 PATIENTS_PER_COMPONENT = 20
-STABLE_AGREEMENT = 0.3  # of the vote on the first subgroups, below which they are called unstable
+STABLE_AGREEMENT = 0.3  # of networks, or of halves of a table, on the first subgroups; below, they are called unstable
 STILL_MOVING = 0.2  # share of the smallest subgroup that the last E-step may move
 WARMUP_PACE = 0.1  # gently: what sets patients apart from each other is lost as they are told from controls
 CLUSTERERS = ("mixture", "sinkhorn_kmeans", "kmeans")
@@ -82,7 +81,7 @@ class Beliefs:
 @dataclass(eq=False, repr=False)
 class DeepUCSL(DeepMethod):
     clusterer: Any = "mixture"  # a name in CLUSTERERS, or any scikit-learn estimator that clusters vectors
-    restarts: int = 3  # networks that are warmed up and vote on the first subgroups; one goes on
+    restarts: int = 3  # networks that are warmed up; of images they vote on the first subgroups, of a table one goes on
     warmup: int = 1  # epochs of diagnosis alone, before the first E-step
     components: int | None = 30  # principal components of the patients in which they are clustered, at most
     remove_severity: bool = True  # forget the axis from controls to patients before clustering
