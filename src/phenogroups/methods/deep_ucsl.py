@@ -4,7 +4,7 @@ The symbols are the paper's: q is Q(c | x, y), the gate is p(c | x), expert k is
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -210,10 +210,12 @@ class DeepUCSL(DeepMethod):
         some, healthy = (self.sums.sample(each, SPLIT_AMONG) for each in (patients, controls))
         split = first_split(some, healthy, self.n_subgroups, seed=self.seed)
         labels = split.posterior(some).argmax(1)
-        halves = (first_split(some[i::2], healthy[i::2], self.n_subgroups, seed=self.seed) for i in (0, 1))
-        self.agreement_ = float(
-            np.mean([adjusted_rand(labels, half.posterior(some).argmax(1), self.n_subgroups) for half in halves])
-        )
+        self.agreement_ = 0.0  # nobody could say that it is more, where halves are a handful
+        if len(some) // 2 >= 2 * self.n_subgroups and len(healthy) // 2 >= 2:
+            halves = (first_split(some[i::2], healthy[i::2], self.n_subgroups, seed=self.seed) for i in (0, 1))
+            self.agreement_ = float(
+                np.mean([adjusted_rand(labels, half.posterior(some).argmax(1), self.n_subgroups) for half in halves])
+            )
         q = self._with_controls(split.posterior(patients), is_patient)
         return 0, self.e_step(encoders[0](), diagnosis, q, self.warmup, held=True)
 
@@ -292,12 +294,15 @@ class DeepUCSL(DeepMethod):
 
     def read(self, network: Network, embedding: Tensor, beliefs: Beliefs) -> dict[str, Tensor]:
         gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)
-        squared = squared_distances(beliefs.space(embedding), beliefs.centroids)
+        # far from all centroids a difference of distances decides: in single precision it would be half rounding
+        space = DiseaseSpace(*(getattr(beliefs.space, f.name).double() for f in fields(DiseaseSpace)))
+        squared = squared_distances(space(embedding.double()), beliefs.centroids.double())
         mixture = torch.softmax(beliefs.log_sizes - squared / 2, dim=1)
+        by_centroid = mixture if self.clusterer == "mixture" else inverse_square_proportions(squared)
         return {
             "subgroup": gate.softmax(1),
             "diagnosis": mixture_of_experts_logit(experts, gate).sigmoid(),
-            "by_centroid": mixture if self.clusterer == "mixture" else inverse_square_proportions(squared),
+            "by_centroid": by_centroid.to(embedding),
             "experts": experts,
         }
 
