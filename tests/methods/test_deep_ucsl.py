@@ -344,6 +344,14 @@ def test_a_table_elects_by_its_features_and_the_paper_by_its_network():
     assert agreement(beliefs.q[diagnosis == 1], kind) < 0.8
 
 
+@pytest.mark.parametrize(("patients", "controls", "features"), [(2, 2, 1), (5, 5, 1), (5, 3, 40)])
+def test_a_handful_of_patients_is_split_and_not_called_stable(patients, controls, features):
+    inputs = np.random.default_rng(0).normal(size=(patients + controls, features)).astype(np.float32)
+    method = DeepUCSL(**QUICK).fit(inputs, np.repeat([1, 0], [patients, controls]))
+    assert set(method.labels_[:patients]) <= {0, 1}
+    assert any("Nothing stable was found" in caveat for caveat in method.caveats())
+
+
 def test_a_table_keeps_the_subgroups_that_were_elected(monkeypatch):
     """Also where nothing holds them but the promise: patients without groups."""
     cohort, concluded = planted(apart=0.0), []
