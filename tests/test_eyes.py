@@ -62,7 +62,7 @@ def test_the_recipe_says_how_images_are_read(run):
     assert recipe["table"]["reading"]["size"] == [224, 224]
     assert recipe["input_shape"] == [1, 224, 224]
     assert (run / "report.html").is_file()
-    assert 14e6 < (run / "model.safetensors").stat().st_size < 17e6
+    assert 9e6 < (run / "model.safetensors").stat().st_size < 12e6  # lite0, without the last stage that nobody asks
 
 
 def test_it_is_said_who_sees(folder, tmp_path, capsys):

@@ -369,6 +369,66 @@ def test_a_table_elects_by_its_features_and_the_paper_by_its_network():
     assert agreement(beliefs.q[diagnosis == 1], kind) < 0.8
 
 
+@pytest.mark.parametrize(("patients", "controls", "features"), [(2, 2, 1), (5, 5, 1), (5, 3, 40)])
+def test_a_handful_of_patients_is_split_and_not_called_stable(patients, controls, features):
+    inputs = np.random.default_rng(0).normal(size=(patients + controls, features)).astype(np.float32)
+    method = DeepUCSL(**QUICK).fit(inputs, np.repeat([1, 0], [patients, controls]))
+    assert set(method.labels_[:patients]) <= {0, 1}
+    assert any("Nothing stable was found" in caveat for caveat in method.caveats())
+
+
+def test_a_table_keeps_the_subgroups_that_were_elected(monkeypatch):
+    """Also where nothing holds them but the promise: patients without groups."""
+    cohort, concluded = planted(apart=0.0), []
+    e_step = DeepUCSL.e_step
+
+    def watched(*arguments, **options):
+        concluded.append(e_step(*arguments, **options))
+        return concluded[-1]
+
+    monkeypatch.setattr(DeepUCSL, "e_step", watched)
+    method = DeepUCSL(epochs=5, steps=5, stop_below=0.0).fit(cohort)
+    patient = torch.as_tensor(cohort.is_patient)
+    first, *later = (beliefs.q[patient].argmax(1) for beliefs in concluded)
+    assert len(later) >= 4
+    assert all(torch.equal(labels, first) for labels in later)
+    assert all(bool(beliefs.held) for beliefs in concluded)
+    assert not torch.equal(concluded[0].centroids, concluded[-1].centroids)  # they are looked for in each embedding
+    assert {row["moved"] for row in method.history_ if "moved" in row} == {0.0}
+    # images are not held: their embedding is what is being learned
+    assert not bool(DeepUCSL().e_step(*two_clouds()[:2], None, 0).held)
+
+
+def test_dropout_of_a_table_is_of_training_alone(features):
+    method = DeepUCSL(**QUICK).fit(features)
+    dropout = [m for m in method.network_.modules() if isinstance(m, torch.nn.Dropout)]
+    assert [m.p for m in dropout] == [0.5]
+    first, again = (method.predict_cohort(features) for _ in range(2))
+    np.testing.assert_array_equal(first.subgroup, again.subgroup)
+    np.testing.assert_array_equal(first.embedding, again.embedding)
+    x = torch.from_numpy(features.inputs)
+    encoder = method.network_.encoder
+    with torch.no_grad():
+        np.testing.assert_allclose(first.embedding, encoder.eval()(x).numpy(), rtol=1e-5, atol=1e-5)
+        encoder.train()
+        assert not torch.equal(encoder(x), encoder(x))
+
+
+def test_settling_takes_its_statistics_without_dropout():
+    """What batch normalisation after the dropout expects is what prediction shows it: dropout alone would double it."""
+    cohort = planted()
+    method = DeepUCSL(**QUICK, settle=True).fit(cohort)
+    encoder = method.network_.encoder.eval()
+    *before, last, _ = encoder.layers
+    x = (torch.from_numpy(cohort.inputs) - encoder.mean) / encoder.scale
+    with torch.no_grad():
+        for layer in before:
+            x = layer(x)
+    spread = (last.running_var / x.var(0)).median().item()
+    assert spread == pytest.approx(1, abs=0.05)
+    assert ((last.running_mean - x.mean(0)).abs() / x.std(0)).max() < 0.05
+
+
 def test_mixed_precision_finds_the_same(features):
     full, mixed = (DeepUCSL(**QUICK, precision=p).fit(features).history_[-1] for p in ("32-true", "bf16-mixed"))
     assert mixed["classification"] != full["classification"]  # rounded to eight bits

@@ -123,6 +123,22 @@ def test_densenet121_is_torchvisions():
     assert _count(build_encoder("densenet121", (3, 32, 32))) == 6_953_856  # 7,978,856 without 1024 * 1000 + 1000
 
 
+def test_mlp_predicts_a_row_alone_as_in_company():
+    torch.manual_seed(0)
+    encoder, x = build_encoder("mlp", (300,), "random"), torch.randn(200, 300)
+    encoder(x)  # statistics of batch normalisation
+    encoder.eval()
+    with torch.no_grad():
+        together, alone = encoder(x), torch.cat([encoder(row[None]) for row in x])
+    torch.testing.assert_close(alone, together, rtol=2e-7, atol=1e-12)  # the last bit, also of what is next to nothing
+    assert together.dtype == x.dtype
+    x.requires_grad_()
+    encoder(x).sum().backward()  # what drives a prediction is asked of it as well
+    assert x.grad is not None
+    assert x.grad.abs().sum() > 0
+    assert encoder.layers[0].weight.grad is not None
+
+
 def test_mlp_standardises_its_features():
     rng = np.random.default_rng(0)
     x = torch.tensor(rng.normal([5, -2, 0.1], [10, 0.01, 0], (50, 3)), dtype=torch.float32)

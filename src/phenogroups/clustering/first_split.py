@@ -136,7 +136,9 @@ def _spaces(patients: Tensor, controls: Tensor) -> Iterator[_Space]:
 
 def healthy_units(controls: Tensor, target: Tensor) -> Tensor:
     """(axes, axes): whitening by the covariance of the controls, shrunk towards that of others."""
-    within = (1 - SHRINKAGE) * torch.cov(controls.T) + SHRINKAGE * torch.cov(target.T)
+    within = torch.cov(target.T)
+    if len(controls) > 1:  # one alone does not vary
+        within = (1 - SHRINKAGE) * torch.cov(controls.T) + SHRINKAGE * within
     values, vectors = torch.linalg.eigh(torch.atleast_2d(within))
     return vectors / values.clamp_min(1e-9 * values.max().clamp_min(1e-30)).sqrt()
 

@@ -4,7 +4,7 @@ The symbols are the paper's: q is Q(c | x, y), the gate is p(c | x), expert k is
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -32,9 +32,9 @@ from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Embed, Progress
 
 NAMED = 5  # candidates that each encoder names in the vote on the first subgroups
-LEAST_COMPONENTS = 10
+LEAST_COMPONENTS = 10  # also of few patients
 PATIENTS_PER_COMPONENT = 20
-STABLE_AGREEMENT = 0.3  # of the vote on the first subgroups, below which they are called unstable
+STABLE_AGREEMENT = 0.3  # of networks, or of halves of a table, on the first subgroups; below, they are called unstable
 STILL_MOVING = 0.2  # share of the smallest subgroup that the last E-step may move
 WARMUP_PACE = 0.1  # gently: what sets patients apart from each other is lost as they are told from controls
 CLUSTERERS = ("mixture", "sinkhorn_kmeans", "kmeans")
@@ -81,7 +81,7 @@ class Beliefs:
 @dataclass(eq=False, repr=False)
 class DeepUCSL(DeepMethod):
     clusterer: Any = "mixture"  # a name in CLUSTERERS, or any scikit-learn estimator that clusters vectors
-    restarts: int = 3  # networks that are warmed up and vote on the first subgroups; one goes on
+    restarts: int = 3  # networks that are warmed up; of images they vote on the first subgroups, of a table one goes on
     warmup: int = 1  # epochs of diagnosis alone, before the first E-step
     components: int | None = 30  # principal components of the patients in which they are clustered, at most
     remove_severity: bool = True  # forget the axis from controls to patients before clustering
@@ -211,10 +211,12 @@ class DeepUCSL(DeepMethod):
         some, healthy = (self.sums.sample(each, SPLIT_AMONG) for each in (patients, controls))
         split = first_split(some, healthy, self.n_subgroups, seed=self.seed)
         labels = split.posterior(some).argmax(1)
-        halves = (first_split(some[i::2], healthy[i::2], self.n_subgroups, seed=self.seed) for i in (0, 1))
-        self.agreement_ = float(
-            np.mean([adjusted_rand(labels, half.posterior(some).argmax(1), self.n_subgroups) for half in halves])
-        )
+        self.agreement_ = 0.0  # nobody could say that it is more, where halves are a handful
+        if len(some) // 2 >= 2 * self.n_subgroups and len(healthy) // 2 >= 2:
+            halves = (first_split(some[i::2], healthy[i::2], self.n_subgroups, seed=self.seed) for i in (0, 1))
+            self.agreement_ = float(
+                np.mean([adjusted_rand(labels, half.posterior(some).argmax(1), self.n_subgroups) for half in halves])
+            )
         q = self._with_controls(split.posterior(patients), is_patient)
         return 0, self.e_step(encoders[0](), diagnosis, q, self.warmup, held=True)
 
@@ -292,12 +294,15 @@ class DeepUCSL(DeepMethod):
 
     def read(self, network: Network, embedding: Tensor, beliefs: Beliefs) -> dict[str, Tensor]:
         gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)
-        squared = squared_distances(beliefs.space(embedding), beliefs.centroids)
+        # far from all centroids a difference of distances decides: in single precision it would be half rounding
+        space = DiseaseSpace(*(getattr(beliefs.space, f.name).double() for f in fields(DiseaseSpace)))
+        squared = squared_distances(space(embedding.double()), beliefs.centroids.double())
         mixture = torch.softmax(beliefs.log_sizes - squared / 2, dim=1)
+        by_centroid = mixture if self.clusterer == "mixture" else inverse_square_proportions(squared)
         return {
             "subgroup": self._subgroup(gate, experts, beliefs),
             "diagnosis": mixture_of_experts_logit(experts, gate).sigmoid(),
-            "by_centroid": mixture if self.clusterer == "mixture" else inverse_square_proportions(squared),
+            "by_centroid": by_centroid.to(embedding),
             "experts": experts,
         }
 

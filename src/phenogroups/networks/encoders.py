@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from phenogroups.data.batches import rows_at_once
 from phenogroups.data.reading import PRETRAINED_CHANNELS, PRETRAINED_FROM
@@ -129,7 +130,12 @@ class MLP(Encoder):
         self.scale.copy_(torch.where(constant, 1.0, deviation))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers((x - self.mean) / self.scale)
+        z = (x - self.mean) / self.scale
+        if self.training:
+            return self.layers(z)
+        # to learn, single precision will do; to predict, sums in it would depend on who else is predicted
+        exact = {name: value.double() for name, value in self.layers.state_dict(keep_vars=True).items()}
+        return functional_call(self.layers, exact, z.double()).to(z)
 
 
 def paper(shape: Shape) -> Encoder:

@@ -337,7 +337,7 @@ class Course:
             **{name: getattr(self, name) for name in ("attempt", "epoch", "believed_at", "finished", "history")},
             "strides": {name: value.stride() for name, value in beliefs.items()},
             "precision": self.fabric.strategy.precision.state_dict(),  # the scale of losses in 16 bits
-            # what the method says of itself, such as how far the starts agreed
+            # what the method says of itself, such as how far its first subgroups were agreed on
             "method": {k: v for k, v in vars(self.method).items() if k.endswith("_") and isinstance(v, float)},
         }
         checkpoint.save(name, tensors, notes)

@@ -1,0 +1,191 @@
+"""The first split of a table: found whatever the units, and elected for what is of the illness."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
+
+from phenogroups.clustering.first_split import FAR_BETTER, SMALLEST, FirstSplit, Judgement, elect, first_split
+from phenogroups.data.cohort import Cohort
+from phenogroups.data.examples.drawn_table import drawn_table
+
+
+def parts(cohort: Cohort) -> tuple[Tensor, Tensor]:
+    """Patients and controls."""
+    ill = torch.as_tensor(cohort.is_patient)
+    inputs = torch.as_tensor(np.asarray(cohort.inputs))
+    return inputs[ill], inputs[~ill]
+
+
+def labels_of(split: FirstSplit, patients: Tensor) -> np.ndarray:
+    return split.posterior(patients).argmax(1).numpy()
+
+
+def balanced_accuracy(found: np.ndarray, truth: np.ndarray, k: int = 2) -> float:
+    """Of the best naming of the subgroups."""
+    right = np.array([[np.mean(found[truth == j] == i) for j in range(k)] for i in range(k)])
+    return max(float(np.mean([right[i, j] for j, i in enumerate(names)])) for names in permutations(range(k)))
+
+
+def otherwise_given(everybody: Tensor, how: str) -> Tensor:
+    """(features, features): what the same features are multiplied by to be given in another way."""
+    rng = np.random.default_rng(5)
+    features = everybody.shape[1]
+    if how == "scaled":
+        return 100 * torch.eye(features)
+    if how == "rotated":
+        return torch.as_tensor(np.linalg.qr(rng.normal(size=(features, features)))[0]).float()
+    if how == "own units":
+        return torch.diag(torch.as_tensor(np.exp(rng.normal(0, 2, features)))).float()
+    return torch.linalg.svd(everybody - everybody.mean(0), full_matrices=False)[2].T  # all principal components
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def as_given(request) -> tuple[Cohort, int, np.ndarray]:
+    cohort = drawn_table(300, 16, request.param, separation=6.0, seed=1)
+    patients, controls = parts(cohort)
+    labels = labels_of(first_split(patients, controls, request.param), patients)
+    assert balanced_accuracy(labels, cohort.truth[cohort.is_patient], request.param) >= 0.95
+    return cohort, request.param, labels
+
+
+@pytest.mark.parametrize("how", ["scaled", "rotated", "own units", "principal components"])
+def test_the_same_split_however_the_features_are_given(as_given, how):
+    cohort, k, labels = as_given
+    patients, controls = parts(cohort)
+    turned = otherwise_given(torch.cat([patients, controls]), how)
+    patients, controls = patients @ turned, controls @ turned
+    assert adjusted_rand_score(labels, labels_of(first_split(patients, controls, k), patients)) >= 0.9
+
+
+@pytest.mark.parametrize("sizes", [(0.5, 0.5), (0.1, 0.9), (0.9, 0.1), (1 / 3, 1 / 3, 1 / 3), (0.2, 0.3, 0.5)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_clear_gap_is_found_whatever_the_sizes(sizes, seed):
+    k = len(sizes)
+    cohort = drawn_table(600, 16, k, sizes=sizes, separation=8.0, seed=seed)
+    patients, controls = parts(cohort)
+    split = first_split(patients, controls, k, seed=seed)
+    assert split.judgement.has_gap
+    assert split.judgement.smallest == pytest.approx(min(sizes), abs=0.02)
+    assert balanced_accuracy(labels_of(split, patients), cohort.truth[cohort.is_patient], k) >= 0.95
+
+
+def with_two_scanners(seed: int, of_controls: float, n: int = 300) -> tuple[Tensor, Tensor, np.ndarray, np.ndarray]:
+    """Patients, controls, the kind of each patient, and which scanner saw them, which is far louder.
+
+    The second scanner saw half of the patients, and `of_controls` of the controls.
+    """
+    rng = np.random.default_rng(seed)
+    ill, kind = np.arange(n) % 2 == 1, rng.random(n) < 0.5
+    scanner = rng.random(n) < np.where(ill, 0.5, of_controls)
+    x = rng.normal(size=(n, 12))
+    x[:, 0] += 4 * ill
+    x[:, 1] += 15 * scanner
+    x[:, 2] += 6 * (ill & kind)
+    x = torch.as_tensor(x @ np.linalg.qr(rng.normal(size=(12, 12)))[0]).float()
+    return x[ill], x[~ill], kind[ill].astype(int), scanner[ill].astype(int)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_controls_show_as_well_is_not_elected(seed):
+    patients, controls, kind, scanner = with_two_scanners(seed, of_controls=0.5)
+    labels = labels_of(first_split(patients, controls, 2, seed=seed), patients)
+    assert balanced_accuracy(labels, kind) >= 0.95
+    assert balanced_accuracy(labels, scanner) < 0.65
+    # the scanner is loud enough to win: only the controls speak against it
+    patients, controls, _, scanner = with_two_scanners(seed, of_controls=0.0)
+    assert balanced_accuracy(labels_of(first_split(patients, controls, 2, seed=seed), patients), scanner) >= 0.95
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("subgroups", [1, 2])
+def test_a_few_outliers_are_no_subgroup(subgroups, together):
+    cohort = drawn_table(400, 16, subgroups, separation=6.0, seed=3)
+    patients, controls = parts(cohort)
+    rng = np.random.default_rng(0)
+    rows = rng.choice(len(patients), 4, replace=False)  # 2 %
+    away = rng.normal(size=(1 if together else 4, 16))
+    patients[rows] += torch.as_tensor(60 * away / np.linalg.norm(away, axis=1, keepdims=True)).float()
+    split = first_split(patients, controls, 2)
+    assert split.judgement.smallest > 0.3
+    assert split.judgement.has_gap == (subgroups == 2)
+    if subgroups == 2:
+        others = np.setdiff1d(np.arange(len(patients)), rows)
+        found, truth = labels_of(split, patients)[others], cohort.truth[cohort.is_patient][others]
+        assert balanced_accuracy(found, truth) >= 0.95
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("subgroups", [0, 1])  # spread evenly along one axis, or not at all
+def test_patients_without_groups_have_no_gap(subgroups, seed):
+    for k in (2, 3):
+        split = first_split(*parts(drawn_table(300, 16, subgroups, seed=seed)), k, seed=seed)
+        assert not split.judgement.has_gap
+        assert split.judgement.smallest > 0.5 / k  # so they are cut into about equal parts
+
+
+def judged(gap: float = 0.0, *, predicted: float = 0.9, smallest: float = 0.4) -> Judgement:
+    """Of a split into two parts: as `of_smaller` follows from the others."""
+    return Judgement(gap, gap / (2 * smallest), predicted, smallest)
+
+
+def test_the_widest_gap_is_elected():
+    candidates = [judged(0.15), judged(0.25, predicted=0.8), judged(predicted=1.0)]
+    assert elect(candidates, [False, False, True]) == 1
+    assert elect(candidates[::-1], [True, False, False]) == 1
+
+
+def test_a_gap_counts_from_some_width_on():
+    assert judged(0.15).has_gap
+    assert not judged(0.02, smallest=0.05).has_gap  # much of the smaller subgroup, but few of all
+    assert not judged(0.06, smallest=0.4).has_gap  # more of all, but little of the smaller subgroup
+
+
+def test_a_small_subgroup_must_be_far_better_supported():
+    small = SMALLEST / 2
+    larger = judged(0.1, smallest=0.2)
+    assert larger.has_gap
+    assert elect([larger, judged(0.9 * FAR_BETTER * 0.1, smallest=small)], [False, False]) == 0
+    assert elect([larger, judged(1.1 * FAR_BETTER * 0.1, smallest=small)], [False, False]) == 1
+    assert elect([larger, judged(0.11, smallest=1.1 * SMALLEST)], [False, False]) == 1  # not small: wider is enough
+    # what is no gap yet weighs against a small subgroup all the same
+    no_gap = judged(0.03, smallest=0.4)
+    assert not no_gap.has_gap
+    assert elect([no_gap, judged(0.08, smallest=small)], [True, False]) == 0
+    assert elect([no_gap, judged(0.1, smallest=small)], [True, False]) == 1
+
+
+def test_without_a_gap_the_best_predicted_of_the_equal_cuts_is_elected():
+    candidates = [judged(predicted=0.99), judged(predicted=0.8), judged(predicted=0.9), judged(0.02, predicted=0.7)]
+    assert elect(candidates, [False, True, True, True]) == 2
+    small = judged(predicted=1.0, smallest=SMALLEST / 2)
+    assert elect([*candidates, small], [False, True, True, True, True]) == 2  # meant to be equal, but it is not
+    assert elect([*candidates, small], [False] * 5) == 4  # nothing was cut equally: the best predicted of all
+
+
+def test_a_seed_decides_everything():
+    cohort = drawn_table(300, 16, 0, seed=2)  # no gap: nothing in the data makes two runs alike
+    patients, controls = parts(cohort)
+    first, again = (first_split(patients, controls, 2, seed=7) for _ in range(2))
+    assert first.judgement == again.judgement
+    assert torch.equal(first.posterior(patients), again.posterior(patients))
+
+
+def test_who_was_not_searched_is_split_as_well():
+    patients, controls = parts(drawn_table(600, 16, 2, separation=6.0, seed=4))
+    split = first_split(patients[::2], controls, 2)
+    q = split.posterior(patients)
+    assert q.dtype == patients.dtype
+    assert torch.equal(q[::2], split.posterior(patients[::2]))
+    whole = first_split(patients, controls, 2)
+    assert adjusted_rand_score(labels_of(split, patients), labels_of(whole, patients)) >= 0.95
+
+
+def test_a_silent_and_a_repeated_feature_change_nothing():
+    patients, controls = parts(drawn_table(300, 16, 2, separation=6.0, seed=4))
+    labels = labels_of(first_split(patients, controls, 2), patients)
+    more = [torch.cat([x, torch.full((len(x), 1), 7.0), x[:, :3]], dim=1) for x in (patients, controls)]
+    assert adjusted_rand_score(labels, labels_of(first_split(more[0], more[1], 2), more[0])) >= 0.9
