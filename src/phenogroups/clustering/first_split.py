@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phenogroups.clustering.blocks import blocks, stacked
 from phenogroups.clustering.contrast import local_optima
 from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.mixture import TiedMixture, kmeans_start, tied_mixture, tied_mixtures
@@ -66,7 +67,8 @@ class FirstSplit:
 
     def posterior(self, patients: Tensor) -> Tensor:
         """(patients, subgroups), in their precision; also of patients who were not searched."""
-        return self.mixture.posterior(self.space(patients.double())).to(patients)
+        parts = (self.mixture.posterior(self.space(block.double())).to(block) for _, block in blocks(patients))
+        return stacked(parts, len(patients))
 
 
 def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0) -> FirstSplit:
@@ -125,7 +127,7 @@ def _spaces(patients: Tensor, controls: Tensor) -> Iterator[_Space]:
                 for most in PATIENT_AXES:
                     last = most == max(PATIENT_AXES)
                     if last or most < main.shape[1]:
-                        yield _Space(center, whitened @ main[:, :most], True, last and count == axes.shape[1])
+                        yield _Space(center, whitened @ main[:, :most], True, last and count >= axes.shape[1])
     # standardised by the patients, without severity: the first thing that varies among patients is how ill they are
     scale = 1 / _deviation(patients)
     toward = F.normalize((patients.mean(0) - controls.mean(0)) * scale, dim=0)
