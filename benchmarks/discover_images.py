@@ -26,7 +26,7 @@ from rich.table import Table
 
 from phenogroups.cli import say
 from phenogroups.data.embeddings import _record
-from phenogroups.networks.lite0 import DIM
+from phenogroups.networks.lite0 import Lite0
 from phenogroups.training.run import versions
 
 MINUTES, MB = 5, 2000  # at most, of 5,000 images on two cores
@@ -82,7 +82,7 @@ class DiscoverImages:
 
         listener = threading.Thread(target=listen)
         listener.start()
-        record, trained_on = _record(DIM).itemsize, round(0.8 * self.images) - 1
+        record, trained_on = _record(Lite0.dim).itemsize, round(0.8 * self.images) - 1
         while child.poll() is None:
             peak = max(peak, peak_of(child.pid))
             kept = sum(path.stat().st_size for path in cache.rglob("*.embeddings")) // record
