@@ -51,3 +51,10 @@ def test_controls_and_methods_without_diagnosis_do_not_count():
     found.subgroup[100:] = 0.5
     assert alarms(DIAGNOSIS, found, None) == []
     assert alarms(np.zeros(200), found, None) == []
+
+
+def test_proportions_of_distances_are_not_asked_to_be_sure():
+    unsure = made(sure=0.1)
+    without_gate = Prediction(unsure.subgroup, None, unsure.embedding)
+    assert alarms(DIAGNOSIS, without_gate, None) == []
+    assert alarms(DIAGNOSIS, unsure, None) != []

@@ -25,7 +25,8 @@ def alarms(diagnosis: np.ndarray, found: Prediction, class_bacc: float | None) -
         for k in np.flatnonzero(share < SMALLEST)
     ]
     sure = np.mean(subgroup.max(axis=1) >= SURE)
-    if sure < LEAST_SURE:
+    # proportions of distances, as of K-means, are no probabilities that could be sure; a gate's are
+    if found.by_centroid is not None and sure < LEAST_SURE:
         said.append(
             f"Only {sure:.0%} of the held-out patients belong to their subgroup with a probability of at least {SURE}. "
             "The others lie between the subgroups: the patients may be a continuum."
