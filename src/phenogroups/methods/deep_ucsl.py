@@ -195,9 +195,9 @@ class DeepUCSL(DeepMethod):
         self.agreement_ = agreement(candidates[winner], others)
         return chosen, self._from_sample(encoders[chosen](), diagnosis, candidates[winner])
 
-    def _most_specific(self, patients: Tensor, controls: Tensor, sums: Sums = ALONE) -> list[Tensor]:
+    def _most_specific(self, patients: Tensor, controls: Tensor) -> list[Tensor]:
         """The splits that an encoder names, as the patients' posteriors."""
-        found = specific_mixtures(thinned(patients, sums), thinned(controls, sums), self.n_subgroups, seed=self.seed)
+        found = specific_mixtures(thinned(patients), thinned(controls), self.n_subgroups, seed=self.seed)
         return [mixture.log_posterior(patients.double()).exp() for mixture in found[:NAMED]]
 
     def _elect_by_features(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor) -> tuple[int, Beliefs]:
@@ -360,10 +360,10 @@ class DeepUCSL(DeepMethod):
         return seen
 
 
-def agreement(q: Tensor, others: list[list[Tensor]], sums: Sums = ALONE) -> float:
+def agreement(q: Tensor, others: list[list[Tensor]]) -> float:
     """Adjusted Rand index of a split with the most similar one that each of the others named; its mean."""
     labels, k = q.argmax(1), q.shape[1]
-    best = [max((adjusted_rand(labels, other.argmax(1), k, sums) for other in named), default=0.0) for named in others]
+    best = [max((adjusted_rand(labels, other.argmax(1), k) for other in named), default=0.0) for named in others]
     return float(np.mean(best))
 
 
