@@ -8,7 +8,15 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
-from phenogroups.clustering.first_split import FAR_BETTER, SMALLEST, FirstSplit, Judgement, elect, first_split
+from phenogroups.clustering.first_split import (
+    FAR_BETTER,
+    SMALLEST,
+    FirstSplit,
+    Judgement,
+    Way,
+    elect,
+    first_split,
+)
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn_table import drawn_table
 
@@ -127,15 +135,24 @@ def test_patients_without_groups_have_no_gap(subgroups, seed):
         assert split.judgement.smallest > 0.5 / k  # so they are cut into about equal parts
 
 
-def judged(gap: float = 0.0, *, predicted: float = 0.9, smallest: float = 0.4) -> Judgement:
+EVERYBODY = torch.arange(200)
+HALVES, THIRDS = EVERYBODY % 2, (EVERYBODY % 3 == 0).long()
+
+
+def judged(gap: float = 0.0, *, smallest: float = 0.4) -> Judgement:
     """Of a split into two parts: as `of_smaller` follows from the others."""
-    return Judgement(gap, gap / (2 * smallest), predicted, smallest)
+    return Judgement(gap, gap / (2 * smallest), smallest)
+
+
+def by_gap(candidates: list[Judgement], ways: list[Way]) -> int:
+    """The winner where labels must not matter, because some split has a gap."""
+    return elect(candidates, [HALVES] * len(candidates), ways)
 
 
 def test_the_widest_gap_is_elected():
-    candidates = [judged(0.15), judged(0.25, predicted=0.8), judged(predicted=1.0)]
-    assert elect(candidates, [False, False, True]) == 1
-    assert elect(candidates[::-1], [True, False, False]) == 1
+    candidates = [judged(0.15), judged(0.25), judged()]
+    assert by_gap(candidates, ["free", "free", "equal"]) == 1
+    assert by_gap(candidates[::-1], ["equal", "free", "free"]) == 1
 
 
 def test_a_gap_counts_from_some_width_on():
@@ -148,22 +165,56 @@ def test_a_small_subgroup_must_be_far_better_supported():
     small = SMALLEST / 2
     larger = judged(0.1, smallest=0.2)
     assert larger.has_gap
-    assert elect([larger, judged(0.9 * FAR_BETTER * 0.1, smallest=small)], [False, False]) == 0
-    assert elect([larger, judged(1.1 * FAR_BETTER * 0.1, smallest=small)], [False, False]) == 1
-    assert elect([larger, judged(0.11, smallest=1.1 * SMALLEST)], [False, False]) == 1  # not small: wider is enough
+    assert by_gap([larger, judged(0.9 * FAR_BETTER * 0.1, smallest=small)], ["free", "free"]) == 0
+    assert by_gap([larger, judged(1.1 * FAR_BETTER * 0.1, smallest=small)], ["free", "free"]) == 1
+    assert by_gap([larger, judged(0.11, smallest=1.1 * SMALLEST)], ["free", "free"]) == 1  # not small: wider is enough
     # what is no gap yet weighs against a small subgroup all the same
     no_gap = judged(0.03, smallest=0.4)
     assert not no_gap.has_gap
-    assert elect([no_gap, judged(0.08, smallest=small)], [True, False]) == 0
-    assert elect([no_gap, judged(0.1, smallest=small)], [True, False]) == 1
+    assert by_gap([no_gap, judged(0.08, smallest=small)], ["equal", "free"]) == 0
+    assert by_gap([no_gap, judged(0.1, smallest=small)], ["equal", "free"]) == 1
 
 
-def test_without_a_gap_the_best_predicted_of_the_equal_cuts_is_elected():
-    candidates = [judged(predicted=0.99), judged(predicted=0.8), judged(predicted=0.9), judged(0.02, predicted=0.7)]
-    assert elect(candidates, [False, True, True, True]) == 2
-    small = judged(predicted=1.0, smallest=SMALLEST / 2)
-    assert elect([*candidates, small], [False, True, True, True, True]) == 2  # meant to be equal, but it is not
-    assert elect([*candidates, small], [False] * 5) == 4  # nothing was cut equally: the best predicted of all
+def changed(labels: Tensor, count: int, seed: int) -> Tensor:
+    """The same split but for some patients."""
+    moved = torch.as_tensor(np.random.default_rng(seed).choice(len(labels), count, replace=False))
+    labels = labels.clone()
+    labels[moved] = 1 - labels[moved]
+    return labels
+
+
+@pytest.mark.parametrize("steadier", ["equal", "neighbours"])
+def test_without_a_gap_the_way_of_clustering_that_hangs_less_on_the_space_is_elected(steadier):
+    unsteady = ({"equal", "neighbours"} - {steadier}).pop()
+    steady = [changed(THIRDS, 4, 0), THIRDS, changed(THIRDS, 4, 1)]
+    ways: list[Way] = [unsteady] * 3 + [steadier] * 3 + ["free"] * 3
+    labels = [*(changed(HALVES, 40, seed) for seed in (2, 3, 4)), *steady, *[HALVES] * 3]
+    # of that way, the split that the others agree with most
+    assert elect([judged()] * 9, labels, ways) == 4
+
+
+def test_neighbours_must_be_ahead_of_equal_parts():
+    labels = [HALVES, changed(HALVES, 4, 0), THIRDS, changed(THIRDS, 3, 0)]
+    assert elect([judged()] * 4, labels, ["equal", "equal", "neighbours", "neighbours"]) in (0, 1)
+
+
+def test_without_a_gap_small_subgroups_do_not_count():
+    small = judged(smallest=SMALLEST / 2)
+    labels = [THIRDS, THIRDS, THIRDS, changed(HALVES, 30, 0), changed(HALVES, 30, 1)]
+    ways: list[Way] = ["neighbours"] * 3 + ["equal"] * 2
+    assert elect([judged()] * 5, labels, ways) < 3
+    assert elect([judged(), small, small, judged(), judged()], labels, ways) >= 3
+    assert elect([small, small, small, small, judged()], labels, ways) == 4
+    assert elect([small] * 4 + [judged(smallest=0.6 * SMALLEST)], labels, ways) == 4  # none is usable: the most equal
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_subgroups_of_other_sizes_that_overlap_are_found(seed):
+    cohort = drawn_table(800, 16, 3, sizes=(0.1, 0.2, 0.7), separation=4.0, seed=seed)
+    patients, controls = parts(cohort)
+    split = first_split(patients, controls, 3, seed=seed)
+    assert not split.judgement.has_gap
+    assert balanced_accuracy(labels_of(split, patients), cohort.truth[cohort.is_patient], 3) >= 0.85
 
 
 def test_a_seed_decides_everything():

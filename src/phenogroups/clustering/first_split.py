@@ -10,22 +10,27 @@ single space, clusterer or criterion is right everywhere (docs/deep_ucsl.md), he
 - Standardised features without the axis from controls to patients.
 
 Two voices elect. If some split shows a gap among the patients that the controls do not show, the widest gap wins. If
-no split shows one, the patients form a continuum: then those candidates count that cut it into equal parts, and the
-one that a linear gate predicts best for patients it has not seen is taken.
+no split shows one, subgroups overlap or the patients form a continuum. Then two ways of clustering compete: cuts into
+equal parts, and spectral clustering of the graph of nearest neighbours, which finds parts of any size and shape. Each
+is run in every space, and the one whose splits depend less on the space wins.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from sklearn.cluster import SpectralClustering
 from torch import Tensor
 
 from phenogroups.clustering.blocks import blocks, stacked
 from phenogroups.clustering.contrast import local_optima
 from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.matching import adjusted_rand
 from phenogroups.clustering.mixture import TiedMixture, kmeans_start, tied_mixture, tied_mixtures
 from phenogroups.clustering.structure import gap
 
@@ -44,13 +49,18 @@ FAR_BETTER = 3.0  # times as wide a gap
 GAP, GAP_OF_SMALLER = 0.025, 0.14
 FOLDS = 2
 STARTS, OPTIMA = 4, 12  # of K-means, and of mixtures that begin on a few axes, in each space
+NEIGHBOURS, FEW_NEIGHBOURS, FEW = 40, 20, 300  # of each patient in the graph, and of each where patients are few
+FEWEST = 10  # patients of whom a graph is made
+MARGIN = 0.06  # of agreement between spaces by which neighbours must be ahead of equal parts (docs/deep_ucsl.md)
+
+Way = Literal["free", "equal", "neighbours"]  # how the patients were clustered
+OVERLAPPING: tuple[Way, Way] = ("equal", "neighbours")  # the ways that count where no split has a gap
 
 
 @dataclass(frozen=True)
 class Judgement:
     gap: float  # how much wider the narrowest gap between two subgroups is among patients than among controls
     of_smaller: float  # the same as a share of the smaller of the two subgroups
-    predicted: float  # balanced accuracy of a linear gate on patients it has not seen
     smallest: float  # share of the smallest subgroup
 
     @property
@@ -76,34 +86,53 @@ def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: i
     patients, controls = patients.cpu().double(), controls.cpu().double()
     judge = _Judge(patients, controls, n_subgroups, seed)
     found = [
-        (space, labels, equal)
+        (space, labels, way)
         for space in _spaces(patients, controls)
-        for labels, equal in _clusterings(space(patients).float(), n_subgroups, space, seed)
+        for labels, way in _clusterings(space(patients).float(), n_subgroups, space, seed)
     ]
     judged = [judge(labels) for _, labels, _ in found]
-    winner = elect(judged, [equal for *_, equal in found])
+    winner = elect(judged, [labels for _, labels, _ in found], [way for *_, way in found])
     space, labels, _ = found[winner]
     start = F.one_hot(labels, n_subgroups).double()
     return FirstSplit(judged[winner], space, tied_mixture(space(patients), n_subgroups, start=start, max_iterations=0))
 
 
-def elect(judged: list[Judgement], equal: list[bool]) -> int:
-    """Position of the winner; `equal` are those that were cut into equal parts."""
-    gaps, predicted = np.array([(each.gap, each.predicted) for each in judged]).T
+def elect(judged: list[Judgement], labels: list[Tensor], ways: list[Way]) -> int:
+    """Position of the winner."""
+    gaps = np.array([each.gap for each in judged])
     large = np.array([each.smallest >= SMALLEST for each in judged])
-    widest = gaps[large].max(initial=0.0)
-    supported = np.array([each.has_gap for each in judged]) & (large | (gaps >= FAR_BETTER * widest))
+    candidate = np.array([way != "neighbours" for way in ways])
+    widest = gaps[large & candidate].max(initial=0.0)
+    supported = np.array([each.has_gap for each in judged]) & candidate & (large | (gaps >= FAR_BETTER * widest))
     if supported.any():
         return int(np.where(supported, gaps, -np.inf).argmax())
-    usable = large & np.array(equal)
-    return int(np.where(usable if usable.any() else np.ones_like(large), predicted, -np.inf).argmax())
+    equal, neighbours = (_most_agreed(labels, large, np.array([each == way for each in ways])) for way in OVERLAPPING)
+    winner, agreed = neighbours if neighbours[1] > equal[1] + MARGIN else equal
+    return winner if agreed >= 0 else int(np.argmax([each.smallest for each in judged]))
+
+
+def _most_agreed(labels: list[Tensor], large: np.ndarray, one_way: np.ndarray) -> tuple[int, float]:
+    """Of the splits by one way of clustering, the one that those in other spaces agree with most.
+
+    And how much two of them agree in the mean (adjusted Rand index), a split with a small subgroup with none. Negative
+    if there is no usable split.
+    """
+    usable = np.flatnonzero(large & one_way)
+    if not len(usable):
+        return 0, -np.inf
+    if len(usable) == 1:
+        return int(usable[0]), 0.0
+    k = 1 + max(int(labels[i].max()) for i in usable)
+    with_others = np.zeros(len(usable))
+    for a, b in combinations(range(len(usable)), 2):
+        with_others[[a, b]] += adjusted_rand(labels[usable[a]], labels[usable[b]], k) / (len(usable) - 1)
+    return int(usable[with_others.argmax()]), max(float(with_others.mean()) * len(usable) / int(one_way.sum()), 0.0)
 
 
 @dataclass(frozen=True)
 class _Space:
     center: Tensor  # (features,)
     basis: Tensor  # (features, axes)
-    cut: bool  # whether a continuum may be cut into equal parts here
     searched: bool  # whether gaps are looked for here
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -127,13 +156,13 @@ def _spaces(patients: Tensor, controls: Tensor) -> Iterator[_Space]:
                 for most in PATIENT_AXES:
                     last = most == max(PATIENT_AXES)
                     if last or most < main.shape[1]:
-                        yield _Space(center, whitened @ main[:, :most], True, last and count >= axes.shape[1])
+                        yield _Space(center, whitened @ main[:, :most], last and count >= axes.shape[1])
     # standardised by the patients, without severity: the first thing that varies among patients is how ill they are
     scale = 1 / _deviation(patients)
     toward = F.normalize((patients.mean(0) - controls.mean(0)) * scale, dim=0)
     without = torch.diag(scale) - torch.outer(scale * toward, toward)
     _, axes = principal_axes(patients @ without, None, max(PATIENT_AXES))
-    yield _Space(patients.mean(0), without @ axes, False, True)
+    yield _Space(patients.mean(0), without @ axes, True)
 
 
 def healthy_units(controls: Tensor, target: Tensor) -> Tensor:
@@ -155,17 +184,31 @@ def principal_axes(x: Tensor, scale: Tensor | None, most: int) -> tuple[Tensor, 
     return center, scale[:, None] * vectors.flip(1)[:, : max(min(most, loud), 1)]
 
 
-def _clusterings(z: Tensor, k: int, space: _Space, seed: int) -> Iterator[tuple[Tensor, bool]]:
-    """Labels of the patients, and whether they were asked to be equally many."""
-    for balance in [1.0] * space.cut + [0.0] * space.searched:
+def _clusterings(z: Tensor, k: int, space: _Space, seed: int) -> Iterator[tuple[Tensor, Way]]:
+    """Labels of the patients, and how they were clustered."""
+    for balance in [1.0] + [0.0] * space.searched:
         clusters = sinkhorn_kmeans(z, k, balance=balance, n_starts=STARTS, seed=seed)
-        yield squared_distances(z, clusters.centroids).argmin(1), balance > 0
+        yield squared_distances(z, clusters.centroids).argmin(1), "equal" if balance else "free"
+    if len(z) >= FEWEST:
+        yield neighbour_clusters(z, k, seed), "neighbours"
     if not space.searched:
         return
     starts = torch.stack([kmeans_start(z, k, seed=seed * STARTS + i) for i in range(STARTS)])
     likeliest = max(tied_mixtures(z, starts), key=lambda fit: fit.log_likelihood)
     for mixture in [likeliest, *local_optima(z, k, n_starts=OPTIMA, seed=seed)]:
-        yield mixture.log_posterior(z.double()).argmax(1), False
+        yield mixture.log_posterior(z.double()).argmax(1), "free"
+
+
+def neighbour_clusters(z: Tensor, k: int, seed: int) -> Tensor:
+    """Labels by spectral clustering of the graph of nearest neighbours (Ng et al. 2001, Damle et al. 2019)."""
+    count = min(NEIGHBOURS if len(z) >= FEW else FEW_NEIGHBOURS, len(z) // 2)
+    clusterer = SpectralClustering(
+        k, affinity="nearest_neighbors", n_neighbors=count, assign_labels="cluster_qr", random_state=seed
+    )
+    with warnings.catch_warnings():
+        # a graph in several parts is an answer as well: the parts
+        warnings.filterwarnings("ignore", message="Graph is not fully connected")
+        return torch.as_tensor(clusterer.fit_predict(z.numpy())).long()
 
 
 class _Judge:
@@ -184,36 +227,33 @@ class _Judge:
         self.fold = torch.as_tensor(np.random.default_rng(seed).permutation(len(x)) % FOLDS)
 
     def __call__(self, labels: Tensor) -> Judgement:
-        right, size = torch.zeros(self.k), torch.bincount(labels, minlength=self.k)
+        size = torch.bincount(labels, minlength=self.k)
         gaps = dict.fromkeys(combinations(range(self.k), 2), 0.0)
         for fold in range(FOLDS):
             seen, unseen = self.fold != fold, self.fold == fold
             told = labels[unseen]
             if torch.bincount(labels[seen], minlength=self.k).min() < 2:
-                return Judgement(0.0, 0.0, 0.0, 0.0)
-            toward, offset = self._discriminant(self.patients[seen], labels[seen])
-            score, healthy = (x @ toward + offset for x in (self.patients[unseen], self.controls))
-            right += torch.bincount(told[score.argmax(1) == told], minlength=self.k)
+                return Judgement(0.0, 0.0, 0.0)
+            toward = self._discriminant(self.patients[seen], labels[seen])
+            score, healthy = (x @ toward for x in (self.patients[unseen], self.controls))
             for a, b in gaps:
                 among = score[(told == a) | (told == b)]
                 gaps[a, b] += (self._gap(among[:, a] - among[:, b]) - self._gap(healthy[:, a] - healthy[:, b])) / FOLDS
         smaller = {(a, b): float(min(size[a], size[b]) / (size[a] + size[b])) for a, b in gaps}
         return Judgement(
-            min(gaps.values()), min(gaps[pair] / (2 * smaller[pair]) for pair in gaps),
-            float((right / size).mean()), float(size.min() / len(labels)),
+            min(gaps.values()), min(gaps[pair] / (2 * smaller[pair]) for pair in gaps), float(size.min() / len(labels)),
         )  # fmt: skip
 
     @staticmethod
     def _gap(values: Tensor) -> float:
         return gap(values[None], torch.ones_like(values)[None]).item()
 
-    def _discriminant(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _discriminant(self, x: Tensor, labels: Tensor) -> Tensor:
         one_hot = F.one_hot(labels, self.k).double()
         means = one_hot.T @ x / one_hot.sum(0)[:, None]
         away = x - means[labels]
         within = (1 - WITHIN_SHRINKAGE) * away.T @ away / len(x) + WITHIN_SHRINKAGE * torch.eye(x.shape[1]).double()
-        toward = torch.linalg.solve(within, means.T)
-        return toward, -(means.T * toward).sum(0) / 2
+        return torch.linalg.solve(within, means.T)
 
 
 def _deviation(x: Tensor) -> Tensor:
