@@ -19,11 +19,11 @@ import torch
 from common import ERR, OUT, RESULTS, machine, peak_memory_mb
 from common import main as run_main
 from lightning_fabric import Fabric
+from phenogroups.clustering.sums import Sums
 from rich.table import Table
 
 from phenogroups.cli import say
 from phenogroups.clustering.mixture import tied_mixture
-from phenogroups.clustering.sums import Sums
 from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.methods import DeepUCSL
 from phenogroups.training.em import Course, launch

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phenogroups.clustering.sums import ALONE, Sums
+from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.data.stored import StoredRows
 
 Vectors = Tensor | np.ndarray | StoredRows  # (n, dims): in memory, memory-mapped, or rows of a file
@@ -51,7 +51,7 @@ def take(z: Vectors, index: Tensor) -> Tensor:
     return z.index_select(0, index.to(z.device)) if isinstance(z, Tensor) else in_memory(z[index.numpy(force=True)])
 
 
-def summed(parts: Iterable[tuple[Tensor, ...]], sums: Sums = ALONE) -> tuple[Tensor, ...]:
+def summed(parts: Iterable[tuple[Tensor, ...]], comm: Communicator = LOCAL) -> tuple[Tensor, ...]:
     """Sums over blocks, and over processes: on the CPU, in double precision. Only here do subjects of different blocks
     meet.
     """
@@ -59,7 +59,7 @@ def summed(parts: Iterable[tuple[Tensor, ...]], sums: Sums = ALONE) -> tuple[Ten
     for part in parts:
         part = tuple(each.cpu().double() for each in part)
         total = tuple(a + b for a, b in zip(total, part, strict=True)) if total else part
-    if sums.world == 1:
+    if comm.world_size == 1:
         return total
-    told = sums(torch.cat([each.flatten() for each in total])).split([each.numel() for each in total])
+    told = comm.all_reduce(torch.cat([each.flatten() for each in total])).split([each.numel() for each in total])
     return tuple(flat.view_as(each) for flat, each in zip(told, total, strict=True))

@@ -1,25 +1,30 @@
-"""What an interrupted run goes on from: files beside its folder, whole or not there, that hold nothing executable."""
+"""What an interrupted run resumes from: files beside its folder, complete or absent, that hold nothing executable."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from phenogroups.clustering.communicator import lost_process_explained
 from phenogroups.training.run import RunError, write_whole
+
+if TYPE_CHECKING:
+    from phenogroups.training.em import Trainer
 
 FORMAT = 1  # raised when earlier files can no longer be gone on from
 SUFFIX, KIND = ".resume", ".checkpoint"  # of the folder, of its files: a checksum, then safetensors
 NOTES = "notes"  # name of the tensor whose bytes are JSON
 CHECKSUM = sha256().digest_size
+STARTED, ELECTED = "start", "elected"  # names of what is kept: of each start, then of the one that goes on
 
 Kept = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and what JSON can hold
 
@@ -162,6 +167,92 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any], within: str = "") -
             yield f"{within}{name}" + (f" ({was} then, {now} now)" if short else "")
 
 
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose names begin so, by the rest of their names."""
+def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names have this prefix, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def save_epoch(trainer: "Trainer", checkpoint: Checkpoint, *, elected: bool) -> None:
+    """Keep all that the next epoch starts from. What it draws and its learning rate depend on its number only."""
+    if checkpoint.folder is None or trainer.comm.rank > 0:
+        return
+    beliefs = trainer.beliefs
+    beliefs = {} if beliefs is None else {f.name: getattr(beliefs, f.name) for f in fields(beliefs)}
+    moments = trainer.optimizer.state_dict()["state"]
+    tensors = {
+        **{f"network.{name}": value for name, value in trainer.network.state_dict().items()},
+        **{f"optimizer.{i}.{name}": value for i, of_weight in moments.items() for name, value in of_weight.items()},
+        **{f"beliefs.{name}": value for name, value in beliefs.items()},
+        **{f"frame.{epoch}": torch.from_numpy(frame) for epoch, frame in trainer.film.frames.items()},
+    }
+    notes = {
+        **{name: getattr(trainer, name) for name in ("attempt", "epoch", "believed_at", "finished", "history")},
+        "strides": {name: value.stride() for name, value in beliefs.items()},
+        "precision": trainer.fabric.strategy.precision.state_dict(),  # the scale of losses in 16 bits
+        # numbers that the method has learned about its training, such as the agreement on its first subgroups
+        "method": {k: v for k, v in vars(trainer.method).items() if k.endswith("_") and isinstance(v, float)},
+    }
+    checkpoint.save(ELECTED if elected else f"{STARTED}{trainer.attempt}", tensors, notes)
+    if elected:
+        checkpoint.drop(STARTED)
+
+
+def resume_training(trainers: list["Trainer"], checkpoint: Checkpoint) -> "Trainer | None":
+    """Take every trainer to its last kept epoch; returns the elected one, if there was an election.
+
+    Only the process of rank 0 reads and writes files; the others receive what it has read.
+    """
+    first, resumed = trainers[0], None
+
+    def load_everywhere(name: str) -> Kept | None:
+        with lost_process_explained(first.comm.world_size):
+            return first.fabric.broadcast(checkpoint.load(name))
+
+    elected = load_everywhere(ELECTED)
+    kept = [elected] if elected else [load_everywhere(f"{STARTED}{trainer.attempt}") for trainer in trainers]
+    try:
+        for tensors, notes in filter(None, kept):
+            resumed = trainers[notes["attempt"]]
+            _restore(resumed, tensors, notes)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise RunError(
+            f"Expected in {checkpoint.folder} what this method keeps. Received: {error}. Start without --resume."
+        ) from error
+    if resumed is not None:
+        start = "" if elected else f" of start {resumed.attempt + 1} of {len(trainers)}"
+        checkpoint.say(f"Going on after epoch {resumed.epoch} of {resumed.method.epochs}{start}.")
+    return resumed if elected else None
+
+
+def _restore(trainer: "Trainer", tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+    trainer.network.load_state_dict(without_prefix("network.", tensors))
+    weights = [weight for group in trainer.optimizer.param_groups for weight in group["params"]]
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in without_prefix("optimizer.", tensors).items():
+        i, _, moment = name.partition(".")
+        weight = weights[int(i)]
+        # with the strides of its weight
+        like = torch.empty_like(weight).copy_(value) if value.shape == weight.shape else value
+        moments.setdefault(int(i), {})[moment] = like
+    trainer.optimizer.load_state_dict({**trainer.optimizer.state_dict(), "state": moments})
+    trainer.epoch, trainer.believed_at = int(notes["epoch"]), int(notes["believed_at"])
+    trainer.finished, trainer.history = bool(notes["finished"]), [dict(row) for row in notes["history"]]
+    if trainer.believed_at >= 0:
+        # with the strides that they had: matrix products round differently for other strides
+        beliefs = {
+            name: _with_strides(value.to(trainer.fabric.device), notes["strides"][name])
+            for name, value in without_prefix("beliefs.", tensors).items()
+        }
+        trainer.beliefs = trainer.method.beliefs_type(**beliefs)
+    frames = {int(epoch): frame.numpy() for epoch, frame in without_prefix("frame.", tensors).items()}
+    trainer.film.frames = dict(sorted(frames.items()))
+    trainer.fabric.strategy.precision.load_state_dict(notes["precision"])
+    for name, value in notes["method"].items():
+        if name.endswith("_"):  # what is learned, and no setting
+            setattr(trainer.method, name, float(value))
+
+
+def _with_strides(value: Tensor, stride: list[int]) -> Tensor:
+    if 0 in stride:  # repeated without being copied
+        return value
+    return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device).copy_(value)

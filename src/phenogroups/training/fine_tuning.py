@@ -8,17 +8,20 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from phenogroups.data.batches import training_batches
+from phenogroups.data.batches import shuffled_batches, training_batches
 from phenogroups.data.stored import Inputs
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
-from phenogroups.training.em import Progress, Trainable
+from phenogroups.training.em import Progress
+
+if TYPE_CHECKING:
+    from phenogroups.methods.base import DeepMethod
 
 LEAST_ROWS, MOST_ROWS = 8, 64  # of a batch
 BATCHES = 4  # of those in which the encoder sees soonest, in a batch that it learns from: gradients need memory
@@ -29,7 +32,7 @@ Judge = Callable[[Encoder, Network], np.ndarray]  # of each of some others, how 
 
 
 def fine_tune(
-    method: Trainable, eyes: Encoder, network: Network, beliefs: Any, inputs: Inputs, diagnosis: np.ndarray, *,
+    method: "DeepMethod", eyes: Encoder, network: Network, beliefs: Any, inputs: Inputs, diagnosis: np.ndarray, *,
     epochs: int, seed: int, device: torch.device, judge: Judge, progress: Progress | None,
 ) -> tuple[Encoder, Network, list[dict[str, float]]]:  # fmt: skip
     """The eyes and the network at their best by the judge, before or after an epoch, and what each epoch brought."""
@@ -49,7 +52,7 @@ def fine_tune(
         for epoch in range(1, epochs + 1):
             began, total = time.perf_counter(), 0.0
             batches = training_batches(
-                inputs, labels, size=size, steps=steps, views=method.views,
+                inputs, labels, shuffled_batches(len(inputs), size, steps), views=method.views,
                 partners=lambda index: method.partners(index, beliefs), augmentation=method.augment(inputs.shape[1:]),
                 device=device,
             )  # fmt: skip
