@@ -157,7 +157,7 @@ class _Members:
         self.labels[rows] = labels
 
     def everywhere(self, comm: Communicator) -> tuple[Tensor, Tensor, int]:
-        """Means and sizes of everybody's, and how many moved: K x D and K numbers are all that processes tell."""
+        """Means and sizes over all processes, and how many moved: K x D and K numbers are all-reduced."""
         totals, sizes, moved = summed([(self.totals, self.sizes, torch.tensor([self.moved]))], comm)
         return totals / sizes.clamp_min(1)[:, None], sizes, int(moved)
 

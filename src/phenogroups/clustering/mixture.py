@@ -81,7 +81,7 @@ def tied_mixtures(
     total = total / count
     climbing = torch.arange(len(starts))
     given = ((starts[:, rows].double(), away) for rows, away in _centred(z, center, len(starts)))
-    # K and K x D: all that processes tell each other
+    # only K and K x D numbers are all-reduced
     mass, weighted = summed(((q.sum(1), q.mT @ away) for q, away in given), comm)
     fits: list[TiedMixture | None] = [None] * len(starts)
     reached = torch.full((len(starts),), -torch.inf, dtype=torch.float64)

@@ -20,7 +20,7 @@ from phenogroups.training.run import RunError, write_whole
 if TYPE_CHECKING:
     from phenogroups.training.em import Trainer
 
-FORMAT = 1  # raised when earlier files can no longer be gone on from
+FORMAT = 1  # raised when runs can no longer resume from earlier files
 SUFFIX, KIND = ".resume", ".checkpoint"  # of the folder, of its files: a checksum, then safetensors
 NOTES = "notes"  # name of the tensor whose bytes are JSON
 CHECKSUM = sha256().digest_size
@@ -36,23 +36,23 @@ def resume_folder(run: str | Path) -> Path:
 
 
 def is_kept(run: str | Path) -> bool:
-    """Whether there is something to go on from."""
+    """Whether there is something to resume from."""
     return any(resume_folder(run).glob(f"*{KIND}"))
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of what is kept; without a folder, nothing is. On success it goes, after a failure it stays.
+    """A folder of kept epochs; without a folder, nothing is kept. It is deleted after success and kept after failure.
 
-    Files are named by a checksum of `identity`, all that the bits of a run depend on: what is kept of another run is
-    never gone on from, and what is kept of the same run is right whenever it was written.
+    Files are named by a checksum of `identity`, which holds all that the bits of a run depend on: a run never
+    resumes from the files of another one.
     """
 
     folder: Path | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
-    resume: bool = False  # else what is there is not looked at
-    note: Callable[[str], None] = lambda _: None  # hears in a sentence what is gone on from
-    part: str = ""  # of a run that is made of several
+    resume: bool = False  # if not, files of an earlier run are ignored
+    note: Callable[[str], None] = lambda _: None  # is called with a sentence that says where the run resumes
+    part: str = ""  # name of this run, where it is one of several
 
     def of_part(self, part: str) -> "Checkpoint":
         return replace(self, part=f"{self.part}{part} ")
@@ -68,12 +68,12 @@ class Checkpoint:
         if self.folder is None:
             return self
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)  # says now, not after the first epoch, that this cannot be
+            self.folder.mkdir(parents=True, exist_ok=True)  # an error comes now and not after the first epoch
             files = self._files()
             ours = [path for path in files if path.name.startswith(self._digest)]
             if self.resume and files and not ours:
                 self._refuse(files[0])
-            for path in [*files, *self.folder.glob("*.partial")]:  # the last are what a killed run was about to write
+            for path in [*files, *self.folder.glob("*.partial")]:  # the last are incomplete files of a killed run
                 if path not in ours:
                     path.unlink(missing_ok=True)
         except OSError as error:
@@ -87,7 +87,7 @@ class Checkpoint:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self.folder is None:
             return
-        with suppress(OSError):  # a rest that cannot be removed is no reason to fail
+        with suppress(OSError):  # files that cannot be removed are no reason to fail
             if kind is None:
                 for path in self._files():
                     path.unlink(missing_ok=True)
@@ -100,7 +100,7 @@ class Checkpoint:
         return f"{self._digest}-{self.part}{name}{KIND}".replace(" ", "-")
 
     def save(self, name: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-        """Keep it under this name; what was kept under it before stays until this is whole."""
+        """Keep it under this name; an earlier file of this name stays until the new one is complete."""
         if self.folder is None:
             return
         words = json.dumps({"identity": dict(self.identity), **notes}).encode()
@@ -115,13 +115,13 @@ class Checkpoint:
             raise RunError(f"Expected to keep what is trained in {self.folder}. Received: {error}.") from error
 
     def drop(self, start: str) -> None:
-        """Whatever was kept under names that begin so."""
+        """Delete what was kept under names that begin so."""
         for path in self._files():
             if path.name.startswith(self._file(start).removesuffix(KIND)):
                 path.unlink(missing_ok=True)
 
     def load(self, name: str) -> Kept | None:
-        """What was kept under this name; None if nothing was, or if it is not to be gone on from."""
+        """What was kept under this name; None if there is nothing, or if `resume` is off."""
         if self.folder is None or not self.resume or not (self.folder / self._file(name)).exists():
             return None
         path = self.folder / self._file(name)

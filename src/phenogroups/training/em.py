@@ -114,6 +114,7 @@ class Trainer:
                 {"params": self.network.heads.parameters(), "rate": 1.0},
             ],
             lr=method.learning_rate,
+            fused=True,  # one pass over the weights
         )
         synchronise_batch_norm(self.network, self.comm, fabric.device)
         self._wrapped, self.optimizer = fabric.setup(self.network, self.optimizer)
