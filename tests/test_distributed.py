@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,27 @@ def resumed(comm: Communicator, folder: Path) -> dict[str, np.ndarray]:
     return {"alone": alone, "again": again, "notes": np.array(notes)}
 
 
+def with_unused_weights(comm: Communicator, folder: Path) -> dict[str, np.ndarray]:
+    """A vision transformer that is trained throughout, but for its mask token, which embeddings do not use."""
+    if find_spec("transformers") is None:
+        return {}
+    import transformers
+
+    name = folder / "model"
+    if comm.rank == 0:
+        transformers.utils.logging.disable_progress_bar()
+        tiny = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        config = transformers.Dinov2Config(**tiny, image_size=12, patch_size=4)
+        transformers.Dinov2Model(config).save_pretrained(name)
+        processor = {"do_normalize": False, "size": {"height": 12, "width": 12}}
+        (name / "preprocessor_config.json").write_text(json.dumps(processor))
+    comm.counts(0)  # the others wait for the file
+    images = cohorts()["images"]
+    cohort = Cohort(images.inputs.clip(0, 1), images.diagnosis)
+    settings = {"epochs": 1, "steps": 2, "restarts": 1, "encoder": f"hf:{name}", "fine_tune": "throughout"}
+    return {"labels": build_method("deep_ucsl", settings).fit(cohort).labels_}
+
+
 def computed(comm: Communicator) -> dict[str, dict[str, np.ndarray]]:
     found = {name: fitted(name, comm) for name in FITS}
     found |= {f"E-step, {name}": e_step(name, comm) for name in E_STEPS}
@@ -229,6 +251,7 @@ def main() -> None:
     for name in RUN_ONLY:
         model = build_method(name, {"epochs": 2, "steps": 2}).fit(cohorts()["images"])
         found[f"run {name}"] = {"labels": model.labels_}
+    found["unused"] = with_unused_weights(comm, folder)
     found["resumed"] = resumed(comm, folder)
     try:
         build_method("kmeans", {}).fit(cohorts()["table"])
@@ -297,6 +320,11 @@ def test_both_processes_end_with_the_same_model(two, name):
 @pytest.mark.parametrize("name", RUN_ONLY)
 def test_other_methods_train_in_two_processes(two, name):
     assert len(two[f"run {name}"]["labels"]) == 121
+
+
+def test_an_encoder_may_have_weights_that_it_does_not_use(two):
+    pytest.importorskip("transformers", reason="needs transformers: pip install 'phenogroups[foundation]'")
+    assert len(two["unused"]["labels"]) == 121
 
 
 @pytest.mark.parametrize("name", E_STEPS)

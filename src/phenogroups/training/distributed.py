@@ -65,7 +65,7 @@ def launch(devices: int | None = None, nodes: int | None = None, device: str = "
     return _launched.comm
 
 
-def build_fabric(device: str, precision: Any) -> Fabric:
+def build_fabric(device: str, precision: Any, *, find_unused_parameters: bool = False) -> Fabric:
     """Device, precision and DDP of this process; waits until all processes have read their cohorts."""
     if _launched.comm.world_size == 1:
         fabric = Fabric(accelerator=device, devices=1, precision=precision)
@@ -74,14 +74,14 @@ def build_fabric(device: str, precision: Any) -> Fabric:
             dist.all_reduce(torch.zeros(1, device=_launched.comm.device), group=_launched.readers)
         fabric = Fabric(
             accelerator=device, devices=_launched.devices, num_nodes=_launched.nodes, precision=precision,
-            strategy=_strategy(),
+            strategy=_strategy(find_unused_parameters=find_unused_parameters),
         )  # fmt: skip
     fabric.launch()
     return fabric
 
 
-def _strategy() -> DDPStrategy:
-    return DDPStrategy(timeout=TIMEOUT, gradient_as_bucket_view=True)
+def _strategy(**more: Any) -> DDPStrategy:
+    return DDPStrategy(timeout=TIMEOUT, gradient_as_bucket_view=True, **more)
 
 
 def on_device(module: nn.Module, device: str) -> nn.Module:

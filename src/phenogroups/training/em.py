@@ -15,6 +15,7 @@ from torch.optim.swa_utils import update_bn
 from phenogroups.clustering.communicator import lost_process_explained
 from phenogroups.data.batches import as_tensor, effective_batch_size, shuffled_batches, training_batches
 from phenogroups.data.stored import Inputs
+from phenogroups.networks.encoders import HUGGING_FACE
 from phenogroups.networks.network import Network
 from phenogroups.training.checkpoint import Checkpoint, resume_training, save_epoch
 from phenogroups.training.distributed import (
@@ -48,7 +49,7 @@ def expectation_maximisation(
     Several networks may be started (`restarts`); after their warm-up and first E-step one is elected to go on.
     Training resumes from what `checkpoint` holds, to the same bits on the same machine and threads.
     """
-    fabric, checkpoint = build_fabric(method.device, method.precision), checkpoint or Checkpoint()
+    fabric, checkpoint = _fabric(method), checkpoint or Checkpoint()
     labels = torch.as_tensor(diagnosis, device=fabric.device)
     # everything random below is drawn from generators seeded here; the caller's own are left as they were
     with torch.random.fork_rng():
@@ -79,12 +80,18 @@ def warmed_up(
 
     `expectation_maximisation` starts from the same, so they do not depend on a number of subgroups.
     """
-    fabric = build_fabric(method.device, method.precision)
+    fabric = _fabric(method)
     labels = torch.as_tensor(diagnosis, device=fabric.device)
     with torch.random.fork_rng():
         trainer = Trainer(method, fabric, build, inputs, labels, attempt, progress)
         trainer.m_step()
         return trainer.comm.gather(trainer.clustered()).cpu()
+
+
+def _fabric(method: "DeepMethod") -> Fabric:
+    # a model of Hugging Face may have weights that its embedding does not use
+    unused = method.eyes_ is None and method.encoder.startswith(HUGGING_FACE)
+    return build_fabric(method.device, method.precision, find_unused_parameters=unused)
 
 
 class Trainer:
