@@ -93,7 +93,7 @@ ROWS: dict[str, Callable[..., DeepUCSL]] = {
     "all 6 epochs": lambda **kw: DeepUCSL(stop_below=0.0, **kw),
     "all of 12 epochs": lambda **kw: DeepUCSL(stop_below=0.0, epochs=12, **kw),
     "constant learning rate": lambda **kw: DeepUCSL(schedule="constant", **kw),
-    "statistics of batch norm as trained": lambda **kw: DeepUCSL(settle=False, **kw),
+    "statistics of batch norm as trained": lambda **kw: DeepUCSL(recalibrate_batch_norm=False, **kw),
     "paper's recipe, default encoder": lambda **kw: DeepUCSL(**{**RECIPE, **kw}),
     "paper's recipe, default encoder, rate 1e-3": lambda **kw: DeepUCSL(**{**RECIPE, "learning_rate": 1e-3, **kw}),
 }

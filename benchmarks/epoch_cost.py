@@ -21,7 +21,7 @@ from tyro.conf import arg
 from phenogroups.cli import say
 from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.methods import METHODS, DeepMethod, build_method
-from phenogroups.training.em import Course
+from phenogroups.training.em import Trainer
 from phenogroups.training.run import versions, write_whole
 
 TARGET = 2.2  # times the classifier's epoch, per view
@@ -51,30 +51,30 @@ class EpochCost:
         say(f"drawing {2 * self.inputs} digits", ERR)
         cohort = drawn_digits(2 * self.inputs, size=self.size)
         both, patients = cohort[: self.inputs], cohort.patients[: self.inputs]
-        courses = {}
+        trainers = {}
         for name in dict.fromkeys(["classifier", *chosen]):
             known = {f.name for f in fields(deep[name])}
             method = build_method(name, {key: value for key, value in SAME.items() if key in known})
-            courses[name] = self.course(method, both if method.needs_controls else patients)
-        seconds: dict[str, list[float]] = {name: [] for name in courses}
+            trainers[name] = self.trainer(method, both if method.needs_controls else patients)
+        seconds: dict[str, list[float]] = {name: [] for name in trainers}
         for turn in range(self.rounds + 1):  # the first warms up, and holds the first E-steps
-            for name, course in courses.items():
+            for name, trainer in trainers.items():
                 began = perf_counter()
-                course.m_step()
+                trainer.m_step()
                 if turn:
-                    seconds[name].append((perf_counter() - began) / course.views_seen)
+                    seconds[name].append((perf_counter() - began) / trainer.views_seen)
             say(f"round {turn} of {self.rounds}", ERR)
-        self.report(seconds, {name: course.views_seen for name, course in courses.items()})
+        self.report(seconds, {name: trainer.views_seen for name, trainer in trainers.items()})
 
-    def course(self, method: Any, cohort: Any) -> Any:
+    def trainer(self, method: Any, cohort: Any) -> Any:
         truth = method.reads_truth  # it trains on true subgroups in the diagnosis' place
         labels = torch.as_tensor(cohort.truth if truth else cohort.diagnosis)
-        course = Timed(
+        trainer = Timed(
             method, Fabric(accelerator="cpu", devices=1), lambda: method.build(cohort.input_shape), cohort.inputs,
             labels, 0, None,
         )  # fmt: skip
-        course.epoch = method.warmup  # what comes before the first E-step is the cheaper part
-        return course
+        trainer.epoch = method.warmup  # what comes before the first E-step is the cheaper part
+        return trainer
 
     def report(self, seconds: dict[str, list[float]], views: dict[str, int]) -> None:
         classifier = np.array(seconds["classifier"])
@@ -93,8 +93,8 @@ class EpochCost:
         write_whole(RESULTS / "epoch_cost.json", json.dumps(found, indent=2, default=str) + "\n")
 
 
-class Timed(Course):
-    """A course that knows how many views a batch of it had."""
+class Timed(Trainer):
+    """A trainer that knows how many views a batch of it had."""
 
     @property
     def views_seen(self) -> int:

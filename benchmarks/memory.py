@@ -25,7 +25,7 @@ from phenogroups.cli import say
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import StoredRows
 from phenogroups.methods import build_method
-from phenogroups.training.em import Course
+from phenogroups.training.em import Trainer
 from phenogroups.training.isolated import peak_memory_mb
 from phenogroups.training.run import versions, write_whole
 
@@ -81,10 +81,10 @@ class Memory:
 
     def by_turns(self, path: Path) -> tuple[list[float], list[float]]:
         stored = StoredRows(path)
-        courses = [course(inputs, self.steps, self.batch) for inputs in (stored, np.asarray(stored))]
+        trainers = [trainer(inputs, self.steps, self.batch) for inputs in (stored, np.asarray(stored))]
         seconds: tuple[list[float], list[float]] = ([], [])
         for turn in range(self.rounds + 1):  # the first warms up
-            for one, times in zip(courses, seconds, strict=True):
+            for one, times in zip(trainers, seconds, strict=True):
                 began = perf_counter()
                 one.m_step()
                 if turn:
@@ -103,13 +103,13 @@ def write_images(path: Path, count: int, size: int) -> Path:
     return path
 
 
-def course(inputs: Any, steps: int, batch: int) -> Course:
+def trainer(inputs: Any, steps: int, batch: int) -> Trainer:
     labels = torch.arange(len(inputs)) % 2
     method: Any = build_method("classifier", {"steps": steps, "batch_size": batch, "augmentation": "none"})
-    made = Course(
+    made = Trainer(
         method, Fabric(accelerator="cpu", devices=1), lambda: method.build(inputs.shape[1:]), inputs, labels, 0, None
     )
-    made._batch, made._steps = batch, steps  # not a whole pass: the images are many
+    made.batch_size, made.steps = batch, steps  # not a whole pass: the images are many
     return made
 
 
@@ -119,8 +119,8 @@ def child(path: str, steps: str, batch: str) -> None:
     cohort = Cohort(stored, np.arange(len(stored)) % 2)
     train, test = cohort.split(0.2)
     assert len(cohort.fingerprint) == 64
-    course(train.inputs, int(steps), int(batch)).m_step()
-    course(test.patients.inputs, 1, min(int(batch), len(test) // 2)).m_step()
+    trainer(train.inputs, int(steps), int(batch)).m_step()
+    trainer(test.patients.inputs, 1, min(int(batch), len(test) // 2)).m_step()
     print(peak_memory_mb())
 
 

@@ -1,17 +1,18 @@
-"""Write the tables of docs/performance.md from benchmarks/results: python benchmarks/performance.py.
+"""Write the tables of docs/performance.md and docs/scale.md from benchmarks/results: python benchmarks/performance.py.
 
 A table stands between the markers `<!-- NAME -->` and `<!-- /NAME -->`; whatever is outside of them is left alone.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE, SCALE_PAGE = DOCS / "performance.md", DOCS / "scale.md"
 NOT_MEASURED = "*Not measured.*"
 WORDS = {
     "kmeans": "K-means",
@@ -22,6 +23,17 @@ WORDS = {
 OURS = ("kmeans", "sinkhorn_kmeans")
 
 Found = dict[str, Any]
+Make = Callable[[Found], list[str]]
+
+# of docs/scale.md. A default training: 6 epochs and two more warm-ups, an embedding of everybody after each epoch and
+# before the end, one pass of recalibration, and two predictions
+EPOCHS, EMBEDDINGS, E_STEPS, BATCH = 8, 10, 6, 256
+POWERS, MANY = (6, 8), 64
+HELD = {  # bytes for each subject of the cohort
+    "every process: diagnosis, order of a pass, beliefs": 24,  # two integers, two single-precision probabilities
+    "every process: names of subjects and groups, about": 80,
+    "first process: predictions for tables and page, about": 560,
+}
 
 
 def estep(found: Found) -> list[str]:
@@ -145,7 +157,69 @@ def ranks(found: Found) -> list[str]:
     )
 
 
-TABLES: dict[str, tuple[str, Callable[[Found], list[str]]]] = {  # marker -> file of results, and what is made of it
+def scale_measured(found: Found) -> list[str]:
+    one, several = (found["found"][str(count)] for count in found["options"]["processes"])
+    sizes, count = found["options"]["sizes"], found["options"]["processes"][1]
+    timed = {
+        f"{what}{size}": f"{what}, images of {size} pixels a side" for size in sizes for what in ("epoch", "embedding")
+    }
+    timed |= {"e_step": "E-step", "iteration": "of which one iteration of EM, per patient"}
+    sent = {f"step{size}_kb": f"each process sends per gradient step, kB, {size} pixels" for size in sizes}
+    sent |= {
+        "e_step_kb": "each process sends per E-step, kB", "e_step_calls": "collective calls per E-step",
+        "bytes_per_subject": "E-step, peak memory per own subject, bytes",
+    }  # fmt: skip
+    rows = [
+        (f"{title}, µs of all processors per subject", *(f"{each[f'{name}_cpu_us']:.4g}" for each in (one, several)),
+         f"{one[f'{name}_us'] / several[f'{name}_us']:.2f}")
+        for name, title in timed.items()
+    ]  # fmt: skip
+    rows += [(title, *(f"{each[name]:.4g}" for each in (one, several)), "") for name, title in sent.items()]
+    lines = table(("", "1 process", f"{count} processes", "times as fast"), rows)
+    if "agreement" in found:
+        same = found["agreement"]
+        lines += [
+            "",
+            f"Subgroups of the demo cohort ({found['options']['subjects']:,} digits), adjusted Rand index: "
+            f"{same['processes']:.3f} between one and {count} processes, "
+            f"{same['seeds']:.3f} between two seeds of one.",
+        ]
+    return lines
+
+
+def scale_computed(found: Found) -> list[str]:
+    one, several = (found["found"][str(count)] for count in found["options"]["processes"])
+    size = found["options"]["sizes"][0]
+    per_image = EPOCHS * one[f"epoch{size}_cpu_us"] + EMBEDDINGS * one[f"embedding{size}_cpu_us"]
+    memory = one["bytes_per_subject"]
+
+    def rows(subjects: int) -> list[str]:
+        steps = subjects // BATCH
+        return [
+            duration(subjects * per_image / 1e6),
+            duration(subjects * E_STEPS * one["e_step_cpu_us"] / 1e6),
+            f"{steps:,}: {volume(steps * several[f'step{size}_kb'] * 1e3)}",
+            volume(subjects * size**2 * 4),
+            volume(subjects * memory),
+            volume(subjects * memory / MANY),
+            *(volume(subjects * each) for each in HELD.values()),
+        ]
+
+    titles = [
+        "processor time of training, in all", f"of it, E-steps without embeddings ({E_STEPS})",
+        "gradient steps per epoch, and what each process sends", f"inputs on disk ({size} pixels a side)",
+        "memory of the E-step, 1 process", f"the same, each of {MANY} processes", *HELD,
+    ]  # fmt: skip
+    columns = zip(titles, *(rows(10**power) for power in POWERS), strict=True)
+    lines = table(("", *(f"10^{power} subjects" for power in POWERS)), columns)
+    said = (
+        f"Processor time per image: {EPOCHS} x {one[f'epoch{size}_cpu_us']:.0f} µs + {EMBEDDINGS} x "
+        f"{one[f'embedding{size}_cpu_us']:.0f} µs = {per_image / 1e3:.2g} ms."
+    )
+    return [said, "", *lines]
+
+
+TABLES: dict[str, tuple[str, Make]] = {  # marker -> file of results, and what is made of it
     "estep": ("estep", estep),
     "estep-memory": ("estep", estep_memory),
     "training-speed": ("training_speed", training_speed),
@@ -158,9 +232,12 @@ TABLES: dict[str, tuple[str, Callable[[Found], list[str]]]] = {  # marker -> fil
 }
 
 
-def filled(page: str, results: Path = RESULTS) -> str:
+SCALE_TABLES = {"measured": ("ranks", scale_measured), "computed": ("ranks", scale_computed)}
+
+
+def filled(page: str, results: Path = RESULTS, tables: Mapping[str, tuple[str, Make]] = TABLES) -> str:
     """The page with every table made anew."""
-    for name, (file, make) in TABLES.items():
+    for name, (file, make) in tables.items():
         path = results / f"{file}.json"
         lines = [NOT_MEASURED]
         if path.is_file():
@@ -191,6 +268,20 @@ def table(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
+def duration(seconds: float) -> str:
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.2g} {unit}"
+    return f"{seconds:.2g} seconds"
+
+
+def volume(count: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{float(f'{count / size:.2g}'):g} {unit}"
+    return f"{count / 1e3:.2g} kB"
+
+
 def ms(seconds: list[float]) -> str:
     return f"{1000 * median(seconds):.3g}"
 
@@ -205,3 +296,4 @@ def size(shape: list[int]) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(filled(PAGE.read_text()))
+    SCALE_PAGE.write_text(filled(SCALE_PAGE.read_text(), tables=SCALE_TABLES))

@@ -15,7 +15,8 @@ from phenogroups.data.examples.drawn import drawn_digits
 
 # few tests that take long: xdist would give them out last, and one worker would end alone with them
 SLOW_FILES = {
-    "test_examples.py", "test_ranks.py", "test_resume.py", "test_determinism.py", "test_docs_data.py", "test_cli.py",
+    "test_examples.py", "test_distributed.py", "test_resume.py", "test_determinism.py", "test_docs_data.py",
+    "test_cli.py",
 }  # fmt: skip
 
 

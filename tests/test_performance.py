@@ -23,6 +23,32 @@ def test_the_page_is_what_the_script_makes(performance):
     assert performance.filled(page) == page, "run: python benchmarks/performance.py"
 
 
+def test_so_is_that_of_scale(performance):
+    page = performance.SCALE_PAGE.read_text()
+    assert performance.filled(page, tables=performance.SCALE_TABLES) == page, "run: python benchmarks/performance.py"
+
+
+def test_scale_is_computed_from_constants(performance, tmp_path):
+    constants = {
+        f"{name}_{unit}": 100.0
+        for name in ("epoch32", "embedding32", "e_step", "iteration")
+        for unit in ("us", "cpu_us")
+    }
+    constants |= {"step32_kb": 400.0, "e_step_kb": 500.0, "e_step_calls": 25, "bytes_per_subject": 1000.0}
+    found = {
+        "options": {"processes": [1, 2], "sizes": [32], "subjects": 6000}, "found": {"1": constants, "2": constants},
+        "agreement": {"processes": 0.99, "seeds": 1.0},
+        "machine": {"processor": "abacus", "cores": 2, "threads": 1, "load": [1.0, 1.0, 1.0]},
+    }  # fmt: skip
+    (tmp_path / "ranks.json").write_text(json.dumps(found))
+    page = performance.filled(performance.SCALE_PAGE.read_text(), tmp_path, performance.SCALE_TABLES)
+    assert "Processor time per image: 8 x 100 µs + 10 x 100 µs = 1.8 ms." in page
+    assert "| processor time of training, in all | 30 minutes | 2.1 days |" in page
+    assert "| memory of the E-step, 1 process | 1 GB | 100 GB |" in page
+    assert "| gradient steps per epoch, and what each process sends | 3,906: 1.6 GB | 390,625: 160 GB |" in page
+    assert "0.990 between one and 2 processes, 1.000 between two seeds of one." in page
+
+
 def test_what_was_not_measured_is_said(performance, tmp_path):
     page = performance.filled(performance.PAGE.read_text(), tmp_path)
     assert page.count(performance.NOT_MEASURED) == len(performance.TABLES)

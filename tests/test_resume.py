@@ -26,7 +26,7 @@ from phenogroups import cli, discovery
 from phenogroups.data.cohort import Cohort
 from phenogroups.methods import DeepMethod, DeepUCSL, PlainKMeans, build_method
 from phenogroups.training.checkpoint import CHECKSUM, KIND, NOTES, resume_folder
-from phenogroups.training.em import Course
+from phenogroups.training.em import Trainer
 from phenogroups.training.run import RunError
 
 KILLS, IN_WRITING = 20, 10
@@ -346,7 +346,7 @@ def test_a_disk_that_is_full_when_the_run_is_written(find, stopped, tmp_path, mo
 
 def test_a_place_where_nothing_can_be_kept_is_said_before_training(find, tmp_path, monkeypatch):
     (tmp_path / "run.resume").write_text("mine")
-    monkeypatch.setattr(Course, "m_step", lambda _: pytest.fail("trained"))
+    monkeypatch.setattr(Trainer, "m_step", lambda _: pytest.fail("trained"))
     assert "Expected to keep what is trained in" in refused(find)
     assert (tmp_path / "run.resume").read_text() == "mine"
 
@@ -369,8 +369,8 @@ def test_finished_runs_of_a_consensus_are_not_run_again(find, tmp_path, monkeypa
     find("alone", **asked)
     find(**asked, beyond=3.1)  # the second run has ended one of its two epochs
     trained = []
-    real = Course.m_step
-    monkeypatch.setattr(Course, "m_step", lambda self: (trained.append(self.method.seed), real(self)))
+    real = Trainer.m_step
+    monkeypatch.setattr(Trainer, "m_step", lambda self: (trained.append(self.method.seed), real(self)))
     assert find(**asked) == "run 1 Going on after epoch 2 of 2. run 2 Going on after epoch 1 of 2."
     assert [trained.count(seed) for seed in sorted({*trained})] == [1, 2]
     assert bits(tmp_path / "run") == bits(tmp_path / "alone")
@@ -412,7 +412,7 @@ def test_a_deleted_cache(pictures, tmp_path, capsys, monkeypatch):
     cache = tmp_path / "cache"
     command = ["discover", str(pictures), "--image", "path", "--cache", str(cache), "--workers", "2", *SET]
     assert cli.main([*command, "--out", str(tmp_path / "alone")]) == 0
-    real = Course.m_step
+    real = Trainer.m_step
 
     def clumsy(self):
         real(self)
@@ -420,7 +420,7 @@ def test_a_deleted_cache(pictures, tmp_path, capsys, monkeypatch):
             next(cache.glob("*.npy")).unlink()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Course, "m_step", clumsy)
+        patch.setattr(Trainer, "m_step", clumsy)
         capsys.readouterr()
         assert cli.main([*command, "--out", str(tmp_path / "run")]) == 2
     message = capsys.readouterr().err.replace("\n", " ")
@@ -436,7 +436,7 @@ def test_a_deleted_cache(pictures, tmp_path, capsys, monkeypatch):
 def test_control_c(pictures, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(discovery, "write_page", without_pictures)
     command = ["discover", str(pictures), "--image", "path", "--out", str(tmp_path / "run"), *SET]
-    real = Course.m_step
+    real = Trainer.m_step
 
     def impatient(self):
         if self.epoch == 3:
@@ -444,7 +444,7 @@ def test_control_c(pictures, tmp_path, capsys, monkeypatch):
         real(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Course, "m_step", impatient)
+        patch.setattr(Trainer, "m_step", impatient)
         assert cli.main(command) == 130
     message = capsys.readouterr().err
     assert "stopped; Finished epochs are kept: the same command with --resume goes on." in message.replace("\n", " ")
@@ -458,18 +458,18 @@ def test_control_c(pictures, tmp_path, capsys, monkeypatch):
 SIGNALLED = """
 import os, signal, sys
 from phenogroups import cli, discovery
-from phenogroups.training.em import Course
+from phenogroups.training.em import Trainer
 
 number, on_control_c, *words = sys.argv[1:]
 signal.signal(signal.SIGINT, signal.SIG_IGN if on_control_c == "ignored" else signal.default_int_handler)
-real = Course.m_step
+real = Trainer.m_step
 
 def m_step(self):
     if self.epoch == 1:
         os.kill(os.getpid(), int(number))
     real(self)
 
-Course.m_step = m_step
+Trainer.m_step = m_step
 discovery.write_page = lambda folder: (folder / "report.html").write_text("")
 sys.exit(cli.main(words))
 """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from phenogroups.evaluation.scores import score
     from phenogroups.methods import METHODS, DeepUCSL, Prediction, load
     from phenogroups.recipes import recipe
-    from phenogroups.training.em import launch
+    from phenogroups.training.distributed import launch
 
 # what a user imports, and where it lives; loaded when first asked for, so that `phenogroups --help` is quick
 _CONTENTS = {
@@ -25,7 +25,7 @@ _CONTENTS = {
     "METHODS": "phenogroups.methods",
     "Prediction": "phenogroups.methods",
     "load": "phenogroups.methods",
-    "launch": "phenogroups.training.em",
+    "launch": "phenogroups.training.distributed",
     "discover": "phenogroups.discovery",
     "recipe": "phenogroups.recipes",
     "compare": "phenogroups.comparison",

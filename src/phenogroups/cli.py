@@ -311,14 +311,14 @@ class Discover(Who):
 
     def join(self, method: "Method", *, searching: bool) -> None:
         """Start or join the other processes; all but the first are silent from then on."""
-        from phenogroups.training.em import launch
+        from phenogroups.training.distributed import launch
 
         several = (self.devices or 1) * (self.nodes or 1) > 1
         if several:  # said before any other is started
-            method.require_shares()
-        ranks = launch(self.devices, self.nodes, getattr(method, "device", "auto"))
-        OUT.quiet = ERR.quiet = ranks.rank > 0
-        if searching and ranks.world > 1:
+            method.require_distributed_support()
+        comm = launch(self.devices, self.nodes, getattr(method, "device", "auto"))
+        OUT.quiet = ERR.quiet = comm.rank > 0
+        if searching and comm.world_size > 1:
             raise ValueError(
                 f"Expected one number of --subgroups in several processes. Received: {self.subgroups}. Look for the "
                 "number in one process (some thousand subjects are enough), then give it."

@@ -74,19 +74,16 @@ def discover(
     scores stand next to this one's; `choice` is why the method looks for so many subgroups. Every epoch is kept beside
     the folder until the run is done: `resume` goes on with what an interrupted run of the same kept, to the same bits,
     and `note` hears from where. So many `workers` read a cohort on disk ahead. Of several processes
-    (`phenogroups.launch`), all train and predict; only the first writes, and to the others nothing is known but the
-    method. They keep no epochs.
+    (`phenogroups.launch`), all train and predict; only the first writes, and the others return the method alone.
     """
     folder, table = Path(folder), dict(table or {})
     check_writable(folder)
     cohort.require(method.n_subgroups, controls=method.needs_controls)
     train, test = cohort.split(held_out, method.seed)
     recipe = _recipe(cohort, method, held_out, table)
-    kept = Checkpoint(resume_folder(folder), _identity(recipe, method, train), resume, note)
-    if method.sums.world > 1:  # each knows its own part, and some may have kept an epoch more than others
-        if resume:
-            raise ValueError("Expected to go on (--resume) in one process. Received: several, which keep no epochs.")
-        kept = Checkpoint()
+    # of several processes, only the first keeps epochs and reads them
+    first = method.comm.rank == 0
+    kept = Checkpoint(resume_folder(folder), _identity(recipe, method, train), resume, note) if first else Checkpoint()
     with reading_ahead(workers), kept as checkpoint:
         method.fit(train, progress=progress, checkpoint=checkpoint)
         seen, new = predict_together(method, train), predict_together(method, test)

@@ -1,8 +1,13 @@
-"""Losses that more than one method uses; logits in, means over subjects out."""
+"""Losses that more than one method uses; logits in, means over subjects out.
+
+Where a batch is spread over several processes, the mean of their losses is the loss of the whole batch.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from phenogroups.clustering.communicator import LOCAL, Communicator
 
 
 def experts_loss(expert_logits: Tensor, q: Tensor, diagnosis: Tensor, class_weights: Tensor) -> Tensor:
@@ -15,43 +20,48 @@ def experts_loss(expert_logits: Tensor, q: Tensor, diagnosis: Tensor, class_weig
     return (class_weights[diagnosis] * (q * each).sum(1)).mean()
 
 
-def gate_loss(gate_logits: Tensor, q: Tensor, rows: Tensor) -> Tensor:
+def gate_loss(gate_logits: Tensor, q: Tensor, rows: Tensor, comm: Communicator = LOCAL) -> Tensor:
     """Clustering-head term of Eq. 4 over the given rows: mean_i CE(Q_i, p(c | x_i)); 0 where there are none."""
     each = F.cross_entropy(gate_logits, q, reduction="none")
-    return (each * rows).sum() / rows.sum().clamp_min(1)
+    return comm.world_size * (each * rows).sum() / comm.all_reduce(rows.sum()).clamp_min(1)
 
 
-def class_balance(patient: Tensor) -> Tensor:
+def class_balance(patient: Tensor, comm: Communicator = LOCAL) -> Tensor:
     """(2,): weights of controls and patients by which either class counts half, whatever its share of the batch."""
-    share = patient.float().mean()
-    return 0.5 / torch.stack([1 - share, share]).clamp_min(1 / len(patient))
+    share = comm.all_reduce(patient.float().mean()) / comm.world_size
+    return 0.5 / torch.stack([1 - share, share]).clamp_min(1 / (comm.world_size * len(patient)))
 
 
-def diagnosis_loss(logit: Tensor, diagnosis: Tensor) -> Tensor:
+def diagnosis_loss(logit: Tensor, diagnosis: Tensor, comm: Communicator = LOCAL) -> Tensor:
     """Binary cross-entropy of p(y=1 | x), both classes counting alike."""
-    weight = class_balance(diagnosis)[diagnosis]
+    weight = class_balance(diagnosis, comm)[diagnosis]
     return F.binary_cross_entropy_with_logits(logit, diagnosis.to(logit), weight=weight)
 
 
-def balanced_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def balanced_cross_entropy(logits: Tensor, labels: Tensor, comm: Communicator = LOCAL) -> Tensor:
     """Mean over the classes present of the mean cross-entropy in each; 0 of nobody."""
-    counts = torch.bincount(labels, minlength=logits.shape[1])
+    counts = comm.all_reduce(torch.bincount(labels, minlength=logits.shape[1]))
     each = F.cross_entropy(logits, labels, reduction="none")
-    return (each / counts[labels]).sum() / (counts > 0).sum().clamp_min(1)
+    return comm.world_size * (each / counts[labels]).sum() / (counts > 0).sum().clamp_min(1)
 
 
-def info_nce(a: Tensor, b: Tensor, temperature: float) -> Tensor:
+def info_nce(a: Tensor, b: Tensor, temperature: float, comm: Communicator = LOCAL) -> Tensor:
     """NT-Xent (Chen et al. 2020, Eq. 1): of all other 2n - 1 views, a view must recognise its own other one."""
-    return contrastive(a, b, torch.arange(len(a), device=a.device), temperature)
+    subjects = comm.rank * len(a) + torch.arange(len(a), device=a.device)
+    return contrastive(a, b, subjects, temperature, comm)
 
 
-def contrastive(a: Tensor, b: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """SupCon (Khosla et al. 2020, Eq. 2): - mean over views of the mean log-probability of those with equal label."""
-    h = F.normalize(torch.cat([a, b]), dim=1)
-    labels = torch.cat([labels, labels])
-    itself = torch.eye(len(h), dtype=torch.bool, device=h.device)
-    log_p = F.log_softmax((h @ h.T / temperature).masked_fill(itself, -torch.inf), dim=1)
-    positive = (labels[:, None] == labels) & ~itself
+def contrastive(a: Tensor, b: Tensor, labels: Tensor, temperature: float, comm: Communicator = LOCAL) -> Tensor:
+    """SupCon (Khosla et al. 2020, Eq. 2): - mean over views of the mean log-probability of those with equal label.
+
+    The views of this process are compared with those of all processes.
+    """
+    h, labels = F.normalize(torch.cat([a, b]), dim=1), torch.cat([labels, labels])
+    every, every_label = comm.gather_batch(h), comm.gather(labels)
+    place = torch.arange(len(every), device=h.device)
+    itself = place[comm.shard(len(every)), None] == place
+    log_p = F.log_softmax((h @ every.T / temperature).masked_fill(itself, -torch.inf), dim=1)
+    positive = (labels[:, None] == every_label) & ~itself
     return -(torch.where(positive, log_p, 0.0).sum(1) / positive.sum(1)).mean()
 
 

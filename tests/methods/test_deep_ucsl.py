@@ -417,7 +417,7 @@ def test_dropout_of_a_table_is_of_training_alone(features):
 def test_settling_takes_its_statistics_without_dropout():
     """What batch normalisation after the dropout expects is what prediction shows it: dropout alone would double it."""
     cohort = planted()
-    method = DeepUCSL(**QUICK, settle=True).fit(cohort)
+    method = DeepUCSL(**QUICK, recalibrate_batch_norm=True).fit(cohort)
     encoder = method.network_.encoder.eval()
     *before, last, _ = encoder.layers
     x = (torch.from_numpy(cohort.inputs) - encoder.mean) / encoder.scale

@@ -20,8 +20,8 @@ def codes(monkeypatch) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Scores and codes of every call of Sinkhorn."""
     seen = []
 
-    def recorded(scores, epsilon):
-        seen.append((scores, sinkhorn(scores, epsilon)))
+    def recorded(scores, epsilon, comm):
+        seen.append((scores, sinkhorn(scores, epsilon, comm=comm)))
         return seen[-1][1]
 
     sinkhorn = swav.sinkhorn

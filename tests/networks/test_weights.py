@@ -245,7 +245,7 @@ def test_the_backbone_learns_at_its_share_of_the_pace(images, pretrained, rate, 
         images
     )
     for epoch in range(2):
-        pace = method.learning_rate * method.pace(epoch)
+        pace = method.learning_rate * method.learning_rate_factor(epoch)
         assert rates[3 * epoch] == pytest.approx([rate * pace, pace])
     assert not same_weights(pretrained[0].network_.encoder, method.network_.encoder)
 

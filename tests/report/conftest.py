@@ -13,7 +13,7 @@ from phenogroups.evaluation.scores import score
 from phenogroups.methods import PlainKMeans, settings_of
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page
-from phenogroups.training.em import Film
+from phenogroups.training.film import Film
 from phenogroups.training.run import write_csv, write_model
 
 NASTY = "<script>alert(1)</script>"

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from phenogroups.methods import DeepUCSL, SimCLR
-from phenogroups.training import em
+from phenogroups.training import film as film_module
 
 QUICK = {"steps": 2, "batch_size": 32}
 
 
 @pytest.mark.parametrize("method", [DeepUCSL(epochs=3, restarts=2, **QUICK), SimCLR(epochs=2, **QUICK)])
-def test_the_last_frame_is_before_settling_and_frames_are_of_training_subjects(features, method):
-    method.settle = False  # so that the last frame is the embedding itself
+def test_the_last_frame_is_before_recalibration_and_frames_are_of_training_subjects(features, method):
+    method.recalibrate_batch_norm = False  # so that the last frame is the embedding itself
     method.fit(features)
     film = method.film_
     assert film.epochs.tolist() == list(range(1, method.epochs + 1))
@@ -27,20 +27,21 @@ def test_being_filmed_changes_no_bit(features, monkeypatch):
         return list(DeepUCSL(epochs=2, restarts=2, **QUICK).fit(features).state().values())
 
     filmed = weights()
-    monkeypatch.setattr(em.Course, "_record", lambda self: self._frames.update({self.epoch: np.zeros((1, 1))}))
+    blank = np.zeros((1, 1))
+    monkeypatch.setattr(film_module.FilmRecorder, "record", lambda self, epoch, _: self.frames.update({epoch: blank}))
     assert all(torch.equal(a, b) for a, b in zip(filmed, weights(), strict=True))
 
 
 def test_the_film_is_bounded(features, monkeypatch):
-    monkeypatch.setattr(em, "FRAMES", 4)
-    monkeypatch.setattr(em, "FILMED", 10)
-    monkeypatch.setattr(em, "FILMED_SHARE", 3)
+    monkeypatch.setattr(film_module, "FRAMES", 4)
+    monkeypatch.setattr(film_module, "SUBJECTS", 10)
+    monkeypatch.setattr(film_module, "TRAINED_PER_FILMED", 3)
     film = SimCLR(epochs=11, steps=1, batch_size=32).fit(features).film_
     assert len(film.epochs) <= 4
     assert film.epochs[0] == 1
     assert film.epochs[-1] == 11
     assert film.embedding.shape[1] == len(film.rows) == 10
-    monkeypatch.setattr(em, "FILMED_SHARE", 8)
+    monkeypatch.setattr(film_module, "TRAINED_PER_FILMED", 8)
     assert len(SimCLR(epochs=1, steps=1, batch_size=32).fit(features).film_.rows) == 4
-    monkeypatch.setattr(em, "FILM_NUMBERS", 4 * 128 * 3)
+    monkeypatch.setattr(film_module, "NUMBERS", 4 * 128 * 3)
     assert len(SimCLR(epochs=1, steps=1, batch_size=32).fit(features).film_.rows) == 3

@@ -1,4 +1,4 @@
-"""Vectors by the block: whatever is summed over subjects needs the vectors, which may lie on disk, and little more."""
+"""Vectors in blocks: sums over subjects need little memory beside the vectors, which may lie on disk."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phenogroups.clustering.sums import ALONE, Sums
+from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.data.stored import StoredRows
 
 Vectors = Tensor | np.ndarray | StoredRows  # (n, dims): in memory, memory-mapped, or rows of a file
@@ -15,7 +15,7 @@ ROWS = 2**15  # of a block: fewer cost calls; of more, whatever is made for ten 
 
 
 def spans(count: int, rows: int = ROWS) -> Iterator[slice]:
-    """The rows of each block; of nobody one empty block, which has sums of zero like any other."""
+    """The rows of each block; yields one empty slice when count is 0, whose sums are zero."""
     return (slice(first, min(first + rows, count)) for first in range(0, max(count, 1), rows))
 
 
@@ -51,15 +51,13 @@ def take(z: Vectors, index: Tensor) -> Tensor:
     return z.index_select(0, index.to(z.device)) if isinstance(z, Tensor) else in_memory(z[index.numpy(force=True)])
 
 
-def summed(parts: Iterable[tuple[Tensor, ...]], sums: Sums = ALONE) -> tuple[Tensor, ...]:
-    """Sums over blocks, and over processes: on the CPU, in double precision. Only here do subjects of different blocks
-    meet.
-    """
+def summed(parts: Iterable[tuple[Tensor, ...]], comm: Communicator = LOCAL) -> tuple[Tensor, ...]:
+    """Sums over blocks and over processes: on the CPU, in double precision."""
     total: tuple[Tensor, ...] = ()
     for part in parts:
         part = tuple(each.cpu().double() for each in part)
         total = tuple(a + b for a, b in zip(total, part, strict=True)) if total else part
-    if sums.world == 1:
+    if comm.world_size == 1:
         return total
-    told = sums(torch.cat([each.flatten() for each in total])).split([each.numel() for each in total])
-    return tuple(flat.view_as(each) for flat, each in zip(told, total, strict=True))
+    reduced = comm.all_reduce(torch.cat([each.flatten() for each in total])).split([each.numel() for each in total])
+    return tuple(flat.view_as(each) for flat, each in zip(reduced, total, strict=True))

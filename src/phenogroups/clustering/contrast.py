@@ -13,8 +13,8 @@ import torch
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
+from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.mixture import TiedMixture, kmeans_start, tied_mixture, tied_mixtures
-from phenogroups.clustering.sums import ALONE, Sums
 
 SEARCHED = 1500  # patients and controls among whom candidates are compared; the winner is fitted on all
 SMALLEST = 0.02  # a subgroup with a smaller share of the patients is a handful of outliers
@@ -24,13 +24,13 @@ BINS = (8, 40)  # of a histogram, at least and at most: one for 20 subjects
 
 
 def contrastive_mixture(
-    patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0, sums: Sums = ALONE
+    patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0, comm: Communicator = LOCAL
 ) -> TiedMixture:
     """The most specific of many tied mixtures of the patients, fitted on all of them."""
-    found = specific_mixtures(thinned(patients, sums), thinned(controls, sums), n_subgroups, seed=seed)
+    found = specific_mixtures(thinned(patients, comm), thinned(controls, comm), n_subgroups, seed=seed)
     if not found:  # every candidate had a subgroup too small to be one
-        return tied_mixture(patients, n_subgroups, seed=seed, sums=sums)
-    return tied_mixture(patients, n_subgroups, start=found[0].posterior(patients), sums=sums)
+        return tied_mixture(patients, n_subgroups, seed=seed, comm=comm)
+    return tied_mixture(patients, n_subgroups, start=found[0].posterior(patients), comm=comm)
 
 
 def specific_mixtures(
@@ -121,6 +121,6 @@ def gains(z: Tensor, starts: Tensor) -> list[float]:
     ]
 
 
-def thinned(z: Tensor, sums: Sums = ALONE) -> Tensor:
+def thinned(z: Tensor, comm: Communicator = LOCAL) -> Tensor:
     """Evenly spaced rows of everybody's, as many as candidates are compared among."""
-    return sums.sample(z, SEARCHED)
+    return comm.sample(z, SEARCHED)

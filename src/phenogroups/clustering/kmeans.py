@@ -8,8 +8,8 @@ from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
 from phenogroups.clustering.blocks import Vectors, blocks, in_memory, spans, summed, take
+from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.sinkhorn import potentials
-from phenogroups.clustering.sums import ALONE, Sums
 
 # vectors among which starts are compared, at most; the best goes on among all. At least half as many are taken: enough
 # for a subgroup of one in a hundred, of which 330 are among them. Ten starts of a million would take ten times as long
@@ -55,24 +55,24 @@ def sinkhorn_kmeans(
     start: Tensor | None = None,  # centroids to descend from instead
     max_iterations: int = 100,
     seed: int = 0,
-    sums: Sums = ALONE,
+    comm: Communicator = LOCAL,
 ) -> Clusters:
     """The best of `n_starts` K-means++ starts, by the inertia of the nearest centroid."""
     if start is not None:
-        return _descend(z, start, balance, epsilon, spherical, max_iterations, sums)
-    some = sampled(z, sums)
-    if sums.places(len(z))[1] > len(some):
+        return _descend(z, start, balance, epsilon, spherical, max_iterations, comm)
+    some = sampled(z, comm)
+    if comm.offset_and_total(len(z))[1] > len(some):
         found = sinkhorn_kmeans(
             some, n_subgroups, balance=balance, epsilon=epsilon, spherical=spherical,
             n_starts=n_starts, max_iterations=max_iterations, seed=seed,
         )  # fmt: skip
-        return _descend(z, found.centroids, balance, epsilon, spherical, max_iterations, sums)
+        return _descend(z, found.centroids, balance, epsilon, spherical, max_iterations, comm)
     z = in_memory(z)
     best: Clusters | None = None
     for i in range(n_starts):
         centroids, _ = kmeans_plusplus(some.cpu().numpy(), n_subgroups, random_state=seed * n_starts + i)
         centroids = torch.as_tensor(centroids, dtype=z.dtype, device=z.device)
-        found = _descend(z, centroids, balance, epsilon, spherical, max_iterations, sums)
+        found = _descend(z, centroids, balance, epsilon, spherical, max_iterations, comm)
         if best is None or found.inertia < best.inertia * (1 - SAME):
             best = found
     if best is None:
@@ -80,13 +80,19 @@ def sinkhorn_kmeans(
     return best
 
 
-def sampled(z: Vectors, sums: Sums = ALONE) -> Tensor:
+def sampled(z: Vectors, comm: Communicator = LOCAL) -> Tensor:
     """As many of everybody's as starts are compared among, in their order."""
-    return sums.gather(in_memory(z[sums.spaced(len(z), SEARCHED)]))
+    return comm.gather(in_memory(z[comm.sampled_rows(len(z), SEARCHED)]))
 
 
 def _descend(
-    z: Vectors, centroids: Tensor, balance: float, epsilon: float, spherical: bool, max_iterations: int, sums: Sums
+    z: Vectors,
+    centroids: Tensor,
+    balance: float,
+    epsilon: float,
+    spherical: bool,
+    max_iterations: int,
+    comm: Communicator,
 ) -> Clusters:
     members = _Members(len(z), len(centroids), centroids.shape[1], centroids.device)
     potential = None
@@ -98,11 +104,11 @@ def _descend(
             for rows, block in blocks(z):
                 members.move(rows, block, first_greatest_(_nearness(block, centroids)))
         else:
-            logits, sizes = _logits(z, norms, centroids, balance, epsilon, sums)
-            potential = potentials(logits, sizes, potential, sums=sums)
+            logits, sizes = _logits(z, norms, centroids, balance, epsilon, comm)
+            potential = potentials(logits, sizes, potential, comm=comm)
             for rows, block in zip(spans(len(z)), logits, strict=True):
                 members.move(rows, z[rows], first_greatest_(block.add_(potential.to(block)[:, None])))
-        means, sizes, moved = members.everywhere(sums)
+        means, sizes, moved = members.everywhere(comm)
         if not moved:
             break
         before, centroids = centroids, means.to(centroids)
@@ -113,13 +119,13 @@ def _descend(
             own = [squared_distances(block, before).gather(1, members.labels[rows, None]) for rows, block in blocks(z)]
             away = torch.cat(own).flatten()
             far = away.topk(min(len(empty), len(away))).indices  # here; they are compared with those elsewhere
-            farthest = sums.gather(away[far]).topk(len(empty)).indices
-            centroids[empty] = sums.gather(take(z, far))[farthest]
+            farthest = comm.gather(away[far]).topk(len(empty)).indices
+            centroids[empty] = comm.gather(take(z, far))[farthest]
     of_blocks = (
         (_squared_norms(block) - _nearness(block, centroids).amax(0)).clamp_min(0).sum() for _, block in blocks(z)
     )
-    (inertia,) = summed(((each,) for each in of_blocks), sums)
-    return Clusters(centroids, inertia.item() / sums.places(len(z))[1], iteration)
+    (inertia,) = summed(((each,) for each in of_blocks), comm)
+    return Clusters(centroids, inertia.item() / comm.offset_and_total(len(z))[1], iteration)
 
 
 class _Members:
@@ -127,7 +133,7 @@ class _Members:
 
     def __init__(self, count: int, k: int, dims: int, device: torch.device) -> None:
         self.labels = torch.full((count,), -1, device=device)
-        self.sums = torch.zeros(k, dims, dtype=torch.float64)
+        self.totals = torch.zeros(k, dims, dtype=torch.float64)
         self.sizes = torch.zeros(k, dtype=torch.float64)
         self.moved = 0  # since somebody set it to zero
         self._subgroups = torch.arange(k, device=device)[:, None]
@@ -144,28 +150,28 @@ class _Members:
             some, now, was = in_memory(z), labels, before
         # in double precision: what is added and taken away again, round after round, must leave no rest
         joined = (self._subgroups == now).double() - (self._subgroups == was).double()
-        sums, sizes = summed([(joined @ some.double(), joined.sum(1))])
-        self.sums += sums
+        totals, sizes = summed([(joined @ some.double(), joined.sum(1))])
+        self.totals += totals
         self.sizes += sizes
         self.moved += len(who)
         self.labels[rows] = labels
 
-    def everywhere(self, sums: Sums) -> tuple[Tensor, Tensor, int]:
-        """Means and sizes of everybody's, and how many moved: K x D and K numbers are all that processes tell."""
-        totals, sizes, moved = summed([(self.sums, self.sizes, torch.tensor([self.moved]))], sums)
+    def everywhere(self, comm: Communicator) -> tuple[Tensor, Tensor, int]:
+        """Means and sizes over all processes, and how many moved: K x D and K numbers are all-reduced."""
+        totals, sizes, moved = summed([(self.totals, self.sizes, torch.tensor([self.moved]))], comm)
         return totals / sizes.clamp_min(1)[:, None], sizes, int(moved)
 
 
-def group_means(z: Vectors, labels: Tensor, groups: int, sums: Sums = ALONE) -> tuple[Tensor, Tensor]:
+def group_means(z: Vectors, labels: Tensor, groups: int, comm: Communicator = LOCAL) -> tuple[Tensor, Tensor]:
     """Mean vector (groups, dims) of each, zeros if nobody has this label; and their sizes (groups,)."""
     members = _Members(len(z), groups, z.shape[1], labels.device)
     for rows in spans(len(z)):
         members.move(rows, z[rows], labels[rows])
-    return members.everywhere(sums)[:2]
+    return members.everywhere(comm)[:2]
 
 
 def _logits(
-    z: Vectors, norms: Iterable[Tensor], centroids: Tensor, balance: float, epsilon: float, sums: Sums
+    z: Vectors, norms: Iterable[Tensor], centroids: Tensor, balance: float, epsilon: float, comm: Communicator
 ) -> tuple[list[Tensor], Tensor]:
     """Proportions / epsilon in blocks (subgroups, rows), and the sizes: a share `balance` of the way to equal ones."""
     found, k, from_origin = [], len(centroids), centroids.square().sum(1)[:, None]
@@ -176,7 +182,7 @@ def _logits(
             own += torch.bincount(first_greatest_(-squared), minlength=k).cpu()
         found.append(_inverse_square_proportions_(squared, 1 / epsilon))
     if balance < 1:
-        own, count = summed([(own, torch.tensor(len(z)))], sums)
+        own, count = summed([(own, torch.tensor(len(z)))], comm)
         own = own / count
     return found, balance / k + (1 - balance) * own
 

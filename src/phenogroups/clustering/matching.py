@@ -5,14 +5,14 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.kmeans import group_means
-from phenogroups.clustering.sums import ALONE, Sums
 
 SURENESS = 10  # a patient with probabilities of 0.6 and 0.4 counts 98% for the first subgroup, of 0.5 half for each
 TIE_BREAKERS = 1e-2, 1e-3  # weights of expected sizes and of places in the cohort, where sizes are (nearly) equal
 
 
-def largest_first(q: Tensor, sums: Sums = ALONE) -> np.ndarray:
+def largest_first(q: Tensor, comm: Communicator = LOCAL) -> np.ndarray:
     """(K,): which subgroup of the posteriors `q` (patients, K) comes first, second, ...: that of most patients first.
 
     Rounding may move a patient who is between two subgroups, so such a patient counts for both in part. Of equal sizes
@@ -20,11 +20,11 @@ def largest_first(q: Tensor, sums: Sums = ALONE) -> np.ndarray:
     are one smooth score, which moves as little as the probabilities do: rounding can swap only what is equal within it.
     """
     q = q.double().cpu()
-    before, _ = sums.places(len(q))
+    before, _ = comm.offset_and_total(len(q))
     place = torch.arange(before, before + len(q))[:, None] + 1
     sizes = (SURENESS * q.log()).softmax(1)
     by_sum, by_place = TIE_BREAKERS
-    score = sums((sizes + by_sum * q + by_place * q / place).sum(0))
+    score = comm.all_reduce((sizes + by_sum * q + by_place * q / place).sum(0))
     return np.argsort(-score.numpy(), kind="stable")
 
 
@@ -48,18 +48,18 @@ def match_centroids(previous: Tensor, current: Tensor) -> Tensor:
     return torch.as_tensor(order, dtype=torch.long, device=current.device)
 
 
-def match_members(before: Tensor, z: Tensor, centroids: Tensor, sums: Sums = ALONE) -> Tensor:
+def match_members(before: Tensor, z: Tensor, centroids: Tensor, comm: Communicator = LOCAL) -> Tensor:
     """The permutation `order` (K,) such that `centroids[order[k]]` lies where the earlier members of k are now.
 
     `before` (n,) is who belonged where; an encoder in training moves everybody, so old centroids are no measure.
     """
-    return match_centroids(group_means(z, before, len(centroids), sums)[0], centroids)
+    return match_centroids(group_means(z, before, len(centroids), comm)[0], centroids)
 
 
-def adjusted_rand(a: Tensor, b: Tensor, n_subgroups: int, sums: Sums = ALONE) -> float:
+def adjusted_rand(a: Tensor, b: Tensor, n_subgroups: int, comm: Communicator = LOCAL) -> float:
     """Adjusted Rand index (Hubert & Arabie 1985) of two splits (n,) of subjects who may be spread over processes."""
     one_hot = torch.nn.functional.one_hot
-    table = sums(one_hot(a, n_subgroups).double().T @ one_hot(b, n_subgroups).double())
+    table = comm.all_reduce(one_hot(a, n_subgroups).double().T @ one_hot(b, n_subgroups).double())
     both, in_a, in_b, all_pairs = (
         (counts * (counts - 1) / 2).sum().item() for counts in (table, table.sum(1), table.sum(0), table.sum())
     )

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from phenogroups.clustering.blocks import ROWS, spans, stacked, summed
+from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.kmeans import sampled, sinkhorn_kmeans, squared_distances
-from phenogroups.clustering.sums import ALONE, Sums
 
 JITTER = 1e-6  # relative ridge on the covariance: a constant direction must not become infinitely informative
 FEWEST_ROWS = 2**11  # of a block, however many starts there are
@@ -41,55 +41,55 @@ def tied_mixture(
     max_iterations: int = 200,
     tolerance: float = 1e-5,  # nats per subject that an iteration must gain
     seed: int = 0,
-    sums: Sums = ALONE,
+    comm: Communicator = LOCAL,
 ) -> TiedMixture:
     """EM from given responsibilities (n, K), or the most likely of several K-means starts."""
     if start is None:
-        some = sampled(z, sums)
-        if sums.places(len(z))[1] > len(some):  # as K-means does
+        some = sampled(z, comm)
+        if comm.offset_and_total(len(z))[1] > len(some):  # as K-means does
             start = tied_mixture(some, n_subgroups, n_starts=n_starts, seed=seed).posterior(z)
     if start is not None:
         starts = start[None]
     else:
         seeds = range(seed * n_starts, (seed + 1) * n_starts)
-        starts = torch.stack([kmeans_start(z, n_subgroups, seed=each, sums=sums) for each in seeds])
-    fits = tied_mixtures(z, starts, max_iterations=max_iterations, tolerance=tolerance, sums=sums)
+        starts = torch.stack([kmeans_start(z, n_subgroups, seed=each, comm=comm) for each in seeds])
+    fits = tied_mixtures(z, starts, max_iterations=max_iterations, tolerance=tolerance, comm=comm)
     best = max(fit.log_likelihood for fit in fits)
     return next(fit for fit in fits if fit.log_likelihood >= best - SAME)
 
 
-def kmeans_start(z: Tensor, n_subgroups: int, *, seed: int = 0, sums: Sums = ALONE) -> Tensor:
+def kmeans_start(z: Tensor, n_subgroups: int, *, seed: int = 0, comm: Communicator = LOCAL) -> Tensor:
     """Responsibilities (n, K) of zero and one."""
-    clusters = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=1, seed=seed, sums=sums)
+    clusters = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=1, seed=seed, comm=comm)
     labels = squared_distances(z, clusters.centroids).argmin(dim=1)
     return torch.nn.functional.one_hot(labels, n_subgroups).double()
 
 
 def tied_mixtures(
-    z: Tensor, starts: Tensor, *, max_iterations: int = 200, tolerance: float = 1e-5, sums: Sums = ALONE
+    z: Tensor, starts: Tensor, *, max_iterations: int = 200, tolerance: float = 1e-5, comm: Communicator = LOCAL
 ) -> list[TiedMixture]:
     """EM from every one of several starts (starts, n, K), all at once; `z` (n, D) is shared or one for each start.
 
     Done in double precision: sums over a cohort; the result is cast back by who uses it. Subjects of different blocks
     meet in sums only, so that memory does not grow with their number.
     """
-    _, count = sums.places(z.shape[-2])
-    (center,) = summed(((z[..., rows, :].double().sum(-2, keepdim=True),) for rows in spans(z.shape[-2])), sums)
+    _, count = comm.offset_and_total(z.shape[-2])
+    (center,) = summed(((z[..., rows, :].double().sum(-2, keepdim=True),) for rows in spans(z.shape[-2])), comm)
     center = (center / count).to(z.device)
     copies = len(center) if z.ndim == 3 else 1
-    (total,) = summed(((away.mT @ away,) for _, away in _centred(z, center, copies)), sums)
+    (total,) = summed(((away.mT @ away,) for _, away in _centred(z, center, copies)), comm)
     total = total / count
     climbing = torch.arange(len(starts))
     given = ((starts[:, rows].double(), away) for rows, away in _centred(z, center, len(starts)))
-    # K and K x D: all that processes tell each other
-    mass, weighted = summed(((q.sum(1), q.mT @ away) for q, away in given), sums)
+    # only K and K x D numbers are all-reduced
+    mass, weighted = summed(((q.sum(1), q.mT @ away) for q, away in given), comm)
     fits: list[TiedMixture | None] = [None] * len(starts)
     reached = torch.full((len(starts),), -torch.inf, dtype=torch.float64)
     for iteration in range(max_iterations + 1):
         found = _maximise(total, mass, weighted, count)
         # the next M-step needs sums of the posteriors only: they are taken in the same pass
         expected = (_expect(away, found) for _, away in _centred(z, center, len(climbing)))
-        evidence, mass, weighted = summed(expected, sums)
+        evidence, mass, weighted = summed(expected, comm)
         likelihood = evidence / count - found.log_volume
         done = (likelihood - reached < tolerance) | (iteration == max_iterations)
         means = (found.shift + center.cpu()) @ found.whitening

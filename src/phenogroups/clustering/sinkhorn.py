@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from phenogroups.clustering.blocks import summed
-from phenogroups.clustering.sums import ALONE, Sums
+from phenogroups.clustering.communicator import LOCAL, Communicator
 
 # of Newton's steps, relative to the target: the first, how fast it grows and fades, and when it is forgotten
 FIRST_DAMPING, DAMPED, EASED, LEAST_DAMPING = 0.01, 4, 8, 1e-6
@@ -20,12 +20,12 @@ def sinkhorn(
     sizes: Tensor | None = None,
     iterations: int = 100,
     tolerance: float = 1e-6,
-    sums: Sums = ALONE,
+    comm: Communicator = LOCAL,
 ) -> Tensor:
     """SK(scores, epsilon): rows sum to one, column k to n * sizes[k] (equal sizes by default)."""
     logits = scores.mT / epsilon
     target = torch.full((len(logits),), 1 / len(logits)) if sizes is None else sizes
-    found = potentials([logits], target, iterations=iterations, tolerance=tolerance, sums=sums)
+    found = potentials([logits], target, iterations=iterations, tolerance=tolerance, comm=comm)
     return torch.softmax(logits + found.to(logits)[:, None], dim=0).mT
 
 
@@ -36,7 +36,7 @@ def potentials(
     *,
     iterations: int = 100,
     tolerance: float = 1e-6,
-    sums: Sums = ALONE,
+    comm: Communicator = LOCAL,
 ) -> Tensor:
     """(subgroups,): what added to the logits makes everybody's softmax have the mean `target`.
 
@@ -44,11 +44,11 @@ def potentials(
     Newton's need a handful, damped where they leap too far: where everybody is sure, there is no curvature to trust.
     """
     target = target.cpu().double()
-    _, count = sums.places(sum(block.shape[1] for block in logits))
+    _, count = comm.offset_and_total(sum(block.shape[1] for block in logits))
     potential = torch.zeros_like(target) if start is None else start
     best, step, damping = _Point(potential, target, target.diag(), torch.inf), torch.zeros_like(target), 0.0
     for _ in range(iterations):
-        reached, curvature = _shares(logits, potential, count, sums)
+        reached, curvature = _shares(logits, potential, count, comm)
         gap = target - reached
         error = gap.abs().max().item()
         if error < tolerance:
@@ -77,7 +77,7 @@ class _Point(NamedTuple):
     error: float  # greatest gap
 
 
-def _shares(logits: Sequence[Tensor], potential: Tensor, count: int, sums: Sums) -> tuple[Tensor, Tensor]:
+def _shares(logits: Sequence[Tensor], potential: Tensor, count: int, comm: Communicator) -> tuple[Tensor, Tensor]:
     """Mean of the softmax, and of its derivative by the potentials."""
 
     def of_block(block: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,5 +85,5 @@ def _shares(logits: Sequence[Tensor], potential: Tensor, count: int, sums: Sums)
         # the shares must be right; the curvature only says where to look next, and is quicker in single precision
         return q.sum(1, dtype=torch.float64), q @ q.mT
 
-    shares, products = (total / count for total in summed(map(of_block, logits), sums))
+    shares, products = (total / count for total in summed(map(of_block, logits), comm))
     return shares, torch.diag(shares) - products

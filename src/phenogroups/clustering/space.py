@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from phenogroups.clustering.blocks import kept, stacked, summed
-from phenogroups.clustering.sums import ALONE, Sums
+from phenogroups.clustering.communicator import LOCAL, Communicator
 
 QUANTILES_AT_ONCE = 2**23  # numbers of as many columns as are sorted together
 Scaler = Literal["standard", "robust", "none"]
@@ -43,18 +43,18 @@ def fit_space(
     remove_severity: bool = False,
     winsorise: float | None = None,
     components: int | None = None,
-    sums: Sums = ALONE,
+    comm: Communicator = LOCAL,
 ) -> DiseaseSpace:
     """Scaling by the statistics of the patients alone (reference: the scaler is fitted on train patients)."""
-    center, scale = scaling(embedding, scaler, is_patient, sums)
+    center, scale = scaling(embedding, scaler, is_patient, comm)
     counts = torch.stack([(~is_patient).sum(), is_patient.sum()])
-    ((n_controls, n_patients),) = (each.tolist() for each in summed([(counts,)], sums))
+    ((n_controls, n_patients),) = (each.tolist() for each in summed([(counts,)], comm))
     dims = embedding.shape[1]
     severity = torch.zeros(dims, dtype=embedding.dtype, device=embedding.device)
     if remove_severity and n_controls:
         # the first thing that varies among patients is how ill they look, not in which way
         parts = ((-((controls - center) / scale).double().sum(0),) for controls in kept(embedding, ~is_patient))
-        (toward,) = summed(parts, sums)
+        (toward,) = summed(parts, comm)
         severity = torch.nn.functional.normalize(toward, dim=0).to(embedding)
     limit = torch.tensor(
         float("inf") if winsorise is None else winsorise, dtype=embedding.dtype, device=embedding.device
@@ -64,7 +64,7 @@ def fit_space(
     if components is None or components >= dims:
         return space
     seen = (space._of(patients).double() for patients in kept(embedding, is_patient))
-    products, total = summed(((z.T @ z, z.sum(0)) for z in seen), sums)
+    products, total = summed(((z.T @ z, z.sum(0)) for z in seen), comm)
     _, vectors = torch.linalg.eigh(products - total[:, None] * total / n_patients)
     leading = vectors.flip(1)[:, :components]
     # an eigenvector's sign is arbitrary: fix it, so that the same data give the same coordinates
@@ -72,7 +72,7 @@ def fit_space(
     return DiseaseSpace(center, scale, severity, (leading * sign).to(embedding), limit)
 
 
-def scaling(z: Tensor, scaler: Scaler, keep: Tensor | None = None, sums: Sums = ALONE) -> tuple[Tensor, Tensor]:
+def scaling(z: Tensor, scaler: Scaler, keep: Tensor | None = None, comm: Communicator = LOCAL) -> tuple[Tensor, Tensor]:
     """Centre and scale (dims,) by the statistics of these patients, or of those whom the mask keeps.
 
     `robust` needs all of them in one process.
@@ -80,9 +80,9 @@ def scaling(z: Tensor, scaler: Scaler, keep: Tensor | None = None, sums: Sums = 
     if scaler == "none":
         return z.new_zeros(z.shape[1:]), z.new_ones(z.shape[1:])
     if scaler == "standard":
-        total, count = summed(((block.double().sum(0), torch.tensor(len(block))) for block in kept(z, keep)), sums)
+        total, count = summed(((block.double().sum(0), torch.tensor(len(block))) for block in kept(z, keep)), comm)
         center = (total / count).to(z)
-        (squares,) = summed((((block - center).square().double().sum(0),) for block in kept(z, keep)), sums)
+        (squares,) = summed((((block - center).square().double().sum(0),) for block in kept(z, keep)), comm)
         scale = (squares / count).sqrt().to(z)
     elif scaler == "robust":
         at_once = max(1, QUANTILES_AT_ONCE // len(z))

@@ -16,25 +16,6 @@ SHARES = ("translation", "zoom", *FLIPS, "crop", "erosion", "dilation", "blur", 
 
 
 @dataclass(frozen=True)
-class Part:
-    """Rows of a batch that are at hand; draws are made for the whole batch, so that parts look as they do in it."""
-
-    rows: slice
-    count: int  # of the whole batch
-
-    def rand(self, x: Tensor, *size: int) -> Tensor:
-        return torch.rand(self.count, *size, device=x.device)[self.rows]
-
-    def randint(self, x: Tensor, low: int, high: int, *size: int) -> Tensor:
-        return torch.randint(low, high, (self.count, *size), device=x.device)[self.rows]
-
-    def randn_like(self, x: Tensor) -> Tensor:
-        # strides as those of `x`: numbers are drawn in their order
-        whole = x.new_empty_strided((self.count, *x.shape[1:]), (x[0].numel(), *x.stride()[1:]))
-        return whole.normal_()[self.rows]
-
-
-@dataclass(frozen=True)
 class Augmentation:
     """What may happen to an input; every sample draws its own from torch's generator. By default nothing does."""
 
@@ -66,25 +47,24 @@ class Augmentation:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Expected a number between 0 and 1 for {name}. Received: {getattr(self, name)}.")
 
-    def __call__(self, x: Tensor, part: Part | None = None) -> Tensor:
-        """A new batch like `x`: (n, channels, *space) or (n, features), floating; `part` of a larger one."""
+    def __call__(self, x: Tensor) -> Tensor:
+        """A new batch like `x`: (n, channels, *space) or (n, features), floating."""
         self._validate(x)
-        part = part or Part(slice(None), len(x))
         if any(getattr(self, name) for name in WARPS):
-            x = warp(x, self._draw_matrices(x, part), self.fill)
+            x = warp(x, self._draw_matrices(x), self.fill)
         for chance, operate in ((self.erosion, erode), (self.dilation, dilate)):
             if chance:
-                x = self._change_strokes(x, part, chance, operate)
+                x = self._change_strokes(x, chance, operate)
         if self.blur:
-            blurred = blur(x, _draw(x, part, self.blur_sigma), self.blur_radius)
-            x = torch.where(_beside(_coins(x, part, self.blur), x), blurred, x)
+            blurred = blur(x, _draw(x, self.blur_sigma), self.blur_radius)
+            x = torch.where(_beside(_coins(x, self.blur), x), blurred, x)
         if self.noise:
             deviation = x.std(0, correction=0) if x.ndim == 2 else _beside(x.flatten(1).std(1, correction=0), x)
-            sigma = torch.where(_coins(x, part, self.noise), _draw(x, part, self.noise_sigma), 0.0).to(x.dtype)
-            x = x + part.randn_like(x) * deviation * _beside(sigma, x)
+            sigma = torch.where(_coins(x, self.noise), _draw(x, self.noise_sigma), 0.0).to(x.dtype)
+            x = x + torch.randn_like(x) * deviation * _beside(sigma, x)
         if self.cutout:
             # features still have their own units here, so their mean means "nothing known" and 0 does not
-            hidden = _beside(_coins(x, part, self.cutout), x) & self._draw_patches(x, part)
+            hidden = _beside(_coins(x, self.cutout), x) & self._draw_patches(x)
             x = torch.where(hidden, x.mean(0) if x.ndim == 2 else 0.0, x)
         return x
 
@@ -103,39 +83,39 @@ class Augmentation:
         if x.ndim == 4 and self.depth_flip:
             raise ValueError("Expected volumes for depth_flip. Received: images. Use horizontal_flip or vertical_flip.")
 
-    def _change_strokes(self, x: Tensor, part: Part, chance: float, operate: Callable[[Tensor, int], Tensor]) -> Tensor:
+    def _change_strokes(self, x: Tensor, chance: float, operate: Callable[[Tensor, int], Tensor]) -> Tensor:
         low, high = self.kernel
-        sizes = torch.where(_coins(x, part, chance), part.randint(x, low, high + 1), 1)
+        sizes = torch.where(_coins(x, chance), torch.randint(low, high + 1, (len(x),), device=x.device), 1)
         for size in range(max(low, 2), high + 1):
             x = torch.where(_beside(sizes == size, x), operate(x, size), x)
         return x
 
-    def _draw_patches(self, x: Tensor, part: Part) -> Tensor:
+    def _draw_patches(self, x: Tensor) -> Tensor:
         """(n, 1, *space): True inside one box per sample; (n, features): True for a share of them."""
         if x.ndim == 2:
             return torch.rand_like(x) < self.cutout_size
         inside = torch.ones_like(x[:, :1], dtype=torch.bool)
         for axis, side in enumerate(x.shape[2:]):
             patch = min(side, max(1, round(self.cutout_size * side)))
-            start = part.randint(x, 0, side - patch + 1, 1)
+            start = torch.randint(0, side - patch + 1, (len(x), 1), device=x.device)
             offset = torch.arange(side, device=x.device) - start
             shape = [side if i == axis else 1 for i in range(x.ndim - 2)]
             inside &= ((offset >= 0) & (offset < patch)).view(len(x), 1, *shape)
         return inside
 
-    def _draw_matrices(self, x: Tensor, part: Part | None = None) -> Tensor:
-        d, part = x.ndim - 2, part or Part(slice(None), len(x))
+    def _draw_matrices(self, x: Tensor) -> Tensor:
+        d = x.ndim - 2
         planes = d * (d - 1) // 2
-        mirror = torch.stack([1 - 2 * _coins(x, part, getattr(self, name)).float() for name in FLIPS[:d]], dim=1)
-        cropped = torch.where(_coins(x, part, self.crop), _draw(x, part, self.crop_scale), 1.0)
+        mirror = torch.stack([1 - 2 * _coins(x, getattr(self, name)).float() for name in FLIPS[:d]], dim=1)
+        cropped = torch.where(_coins(x, self.crop), _draw(x, self.crop_scale), 1.0)
         kept = cropped[:, None] ** (1 / d)  # share of a side
         return affine_matrices(
             x.shape[2:],
-            angles=_draw(x, part, (-self.rotation, self.rotation), planes),
-            shears=_draw(x, part, (-self.shear, self.shear), planes),
-            scales=mirror * kept / _draw(x, part, (1 - self.zoom, 1 + self.zoom), 1),
-            shifts=_draw(x, part, (-self.translation, self.translation), d),
-            centres=_draw(x, part, (-1, 1), d) * (1 - kept),
+            angles=_draw(x, (-self.rotation, self.rotation), planes),
+            shears=_draw(x, (-self.shear, self.shear), planes),
+            scales=mirror * kept / _draw(x, (1 - self.zoom, 1 + self.zoom), 1),
+            shifts=_draw(x, (-self.translation, self.translation), d),
+            centres=_draw(x, (-1, 1), d) * (1 - kept),
         )
 
 
@@ -204,13 +184,13 @@ def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
     return padded
 
 
-def _coins(x: Tensor, part: Part, chance: float) -> Tensor:
-    return part.rand(x) < chance
+def _coins(x: Tensor, chance: float) -> Tensor:
+    return torch.rand(len(x), device=x.device) < chance
 
 
-def _draw(x: Tensor, part: Part, between: tuple[float, float], *size: int) -> Tensor:
+def _draw(x: Tensor, between: tuple[float, float], *size: int) -> Tensor:
     low, high = between
-    return low + (high - low) * part.rand(x, *size)
+    return low + (high - low) * torch.rand(len(x), *size, device=x.device)
 
 
 def _beside(values: Tensor, x: Tensor) -> Tensor:

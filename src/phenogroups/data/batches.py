@@ -1,7 +1,7 @@
 """From a cohort to batches: shuffled and augmented for the M-step, plain and in order for the E-step."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phenogroups.data.augment import Augmentation, Part
+from phenogroups.data.augment import Augmentation
 from phenogroups.data.stored import Inputs
 
 NUMBERS_AT_ONCE = 2**22  # in a block of inputs: two volumes of 128 voxels a side
@@ -70,34 +70,34 @@ def effective_batch_size(count: int, asked: int) -> int:
     return min(asked, max(32, count // 8), count)
 
 
+def shuffled_batches(count: int, size: int, steps: int) -> list[Tensor]:
+    """The positions of the subjects in each of `steps` batches, from as many shuffled passes as that takes.
+
+    Incomplete batches are left out.
+    """
+    per_pass = count // size
+    passes = (torch.randperm(count)[: per_pass * size].split(size) for _ in range(-(-steps // per_pass)))
+    return [index for batches in passes for index in batches][:steps]
+
+
 def training_batches(
     inputs: Inputs,
     diagnosis: Tensor,
+    batches: Sequence[Tensor],  # positions of the subjects of each
     *,
-    size: int,
-    steps: int,
     views: int,
     augmentation: Augmentation,
     partners: Callable[[Tensor], Tensor | None] = lambda index: None,
-    rows: slice = slice(None),
     device: torch.device | str = "cpu",
 ) -> Iterator[Batch]:
-    """`steps` batches from as many shuffled passes as that takes; incomplete batches are left out.
-
-    `partners` may name another subject for each of a batch, whose view then follows those of its own. Views are of
-    the `rows` of a batch only, each as it would be in the whole; diagnosis and index are of all.
-    """
-    part = Part(rows, size)
-    per_pass = len(inputs) // size
-    for done in range(0, steps, per_pass):
-        order = torch.randperm(len(inputs)).split(size)[: min(per_pass, steps - done)]
-        for index, read in zip(order, _rows(inputs, (index[rows].numpy() for index in order)), strict=True):
-            x = as_tensor(read, device)
-            seen = [augmentation(x, part) for _ in range(views)]
-            others = partners(index.to(device))
-            if others is not None:
-                seen.append(augmentation(as_tensor(inputs[others[rows].cpu().numpy()], device), part))
-            yield Batch(tuple(seen), diagnosis[index.to(diagnosis.device)], index.to(device))
+    """Augmented batches. `partners` may name another subject for each of a batch, whose view is then the last."""
+    for index, read in zip(batches, _rows(inputs, (index.numpy() for index in batches)), strict=True):
+        x = as_tensor(read, device)
+        seen = [augmentation(x) for _ in range(views)]
+        others = partners(index.to(device))
+        if others is not None:
+            seen.append(augmentation(as_tensor(inputs[others.cpu().numpy()], device)))
+        yield Batch(tuple(seen), diagnosis[index.to(diagnosis.device)], index.to(device))
 
 
 def rows_at_once(shape: tuple[int, ...]) -> int:

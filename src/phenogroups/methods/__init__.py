@@ -71,6 +71,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "supervised_upper_bound": SupervisedSubgroups,
 }
 
+RENAMED = {"settle": "recalibrate_batch_norm"}  # settings: name in earlier versions -> name now
+
 __all__ = [
     "BYOL",
     "HYDRA",
@@ -140,7 +142,7 @@ def load(folder: str | Path) -> Method:
     """The fitted method of a run folder, ready to predict."""
     recipe = read_recipe(folder)
     try:
-        method = build_method(recipe["method"], recipe["settings"])  # before the larger file is read
+        method = build_method(recipe["method"], in_current_names(recipe["settings"]))  # before the larger file is read
         tensors = read_tensors(folder, recipe)
         _refuse_broken(tensors)
         return method.restore(tuple(recipe["input_shape"]), tensors)
@@ -149,6 +151,14 @@ def load(folder: str | Path) -> Method:
     except Exception as error:  # libraries raise whatever they like on a stranger's sizes and names
         said = shortened(error, quoted=False, most=2000)
         raise RunError(f"Expected recipe and model of {folder} to fit together. Received: {said}") from error
+
+
+def in_current_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run folder that an earlier version may have written, also those of the runs of a consensus."""
+    named = {RENAMED.get(name, name): value for name, value in settings.items()}
+    if isinstance(named.get("settings"), dict):
+        named["settings"] = in_current_names(named["settings"])
+    return named
 
 
 def _refuse_broken(tensors: Mapping[str, Tensor]) -> None:

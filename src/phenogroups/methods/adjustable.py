@@ -10,7 +10,7 @@ from phenogroups.clustering.adjust import Adjustment, column_name, fit_adjustmen
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.without_network import WithoutNetwork
-from phenogroups.training.checkpoint import Checkpoint, under
+from phenogroups.training.checkpoint import Checkpoint, without_prefix
 from phenogroups.training.em import Progress
 
 
@@ -53,6 +53,6 @@ class Adjustable(WithoutNetwork):
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         if self.adjust:
-            self.adjustment_ = Adjustment(**under("adjustment.", tensors))
+            self.adjustment_ = Adjustment(**without_prefix("adjustment.", tensors))
             self.adjustment_.check(self.covariates, prod(self.input_shape_))
         super()._restore({name: value for name, value in tensors.items() if not name.startswith("adjustment.")})

@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.linear import Hyperplane, logistic_hyperplane
 from phenogroups.clustering.space import Scaler, scaling
-from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.methods.base import DeepMethod
 from phenogroups.networks.network import Network
 
@@ -25,12 +25,12 @@ class Centroids:
 
 
 def centroids_of(
-    patients: Tensor, n_subgroups: int, scaler: Scaler, *, n_starts: int = 10, seed: int, sums: Sums = ALONE
+    patients: Tensor, n_subgroups: int, scaler: Scaler, *, n_starts: int = 10, seed: int, comm: Communicator = LOCAL
 ) -> Centroids:
     """K-means on embeddings of patients, scaled by their own statistics."""
-    center, scale = scaling(patients, scaler, sums=sums)
+    center, scale = scaling(patients, scaler, comm=comm)
     z = (patients - center) / scale
-    found = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=n_starts, seed=seed, sums=sums)
+    found = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=n_starts, seed=seed, comm=comm)
     return Centroids(center, scale, found.centroids)
 
 
@@ -43,12 +43,12 @@ class ClusteredAfterwards(DeepMethod):
     beliefs_type: ClassVar[type] = Centroids
 
     @property
-    def shares(self) -> bool:  # pyright: ignore
+    def supports_distributed(self) -> bool:  # pyright: ignore
         return self.scaler != "robust"  # quantiles need everybody
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
         patients = embedding[diagnosis == 1]
-        return centroids_of(patients, self.n_subgroups, self.scaler, seed=self.seed, sums=self.sums)
+        return centroids_of(patients, self.n_subgroups, self.scaler, seed=self.seed, comm=self.comm)
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         return {"subgroup": beliefs.proportions(self.project(network, embedding))}
@@ -68,7 +68,7 @@ class DiagnosedAfterwards(ClusteredAfterwards):
     """Diagnosis too is learned from the finished embedding, by logistic regression."""
 
     beliefs_type: ClassVar[type] = CentroidsAndHyperplane
-    shares: ClassVar[bool] = False  # the regression needs everybody
+    supports_distributed: ClassVar[bool] = False  # the regression needs everybody
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> CentroidsAndHyperplane:
         found = super().e_step(embedding, diagnosis, previous, epoch)

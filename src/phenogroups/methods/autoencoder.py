@@ -20,7 +20,6 @@ from phenogroups.networks.network import Network
 @dataclass(eq=False, repr=False)
 class Autoencoder(ClusteredAfterwards):
     needs_controls: ClassVar[bool] = False
-    shares: ClassVar[bool] = False  # the decoder would have to copy inputs that other processes read
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"decoder": build_decoder(encoder.dim, input_shape)}

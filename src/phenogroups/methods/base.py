@@ -13,8 +13,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.matching import largest_first
-from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, CohortError, subgroup_letter
@@ -31,11 +31,11 @@ from phenogroups.networks.encoders import (
     is_lite0,
 )
 from phenogroups.networks.network import Network
-from phenogroups.training.checkpoint import Checkpoint, under
-from phenogroups.training.em import Embed, Progress, embed, expectation_maximisation, on_device, read_all
-from phenogroups.training.embedding import embed_once
+from phenogroups.training.checkpoint import Checkpoint, without_prefix
+from phenogroups.training.distributed import communicator, on_device
+from phenogroups.training.em import Embed, Progress, expectation_maximisation
+from phenogroups.training.embedding import embed, embed_once, read_all
 from phenogroups.training.fine_tuning import fine_tune
-from phenogroups.training.ranks import Ranks, current
 
 LEAST = {  # of settings that count
     "n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0, "n_starts": 1, "components": 1,
@@ -99,7 +99,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     needs_controls: ClassVar[bool] = True  # whether the diagnosis is learned from
     reads_truth: ClassVar[bool] = False  # whether it is told the known subgroups, as only an upper bound may be
-    shares: ClassVar[bool] = False  # whether several processes can train it together
+    supports_distributed: ClassVar[bool] = False  # whether several processes can train it together
 
     def fit(
         self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None,
@@ -110,21 +110,21 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         `checkpoint` keeps every epoch, so that whoever is interrupted can go on; `discover` makes one.
         """
         self.check_settings()
-        if self.sums.world > 1:
-            self.require_shares()
+        if self.comm.world_size > 1:
+            self.require_distributed_support()
         cohort = self._training_cohort(X, y)
         cohort.require(self.n_subgroups, controls=self.needs_controls)
         self._accept(cohort.input_shape)
         self.by_size_ = np.arange(self.n_subgroups)  # as learned, until their sizes are known
         self._fit(cohort, progress, checkpoint)
-        own = cohort if self.sums.world == 1 else cohort[self.sums.shard(len(cohort))]
+        own = cohort if self.comm.world_size == 1 else cohort[self.comm.shard(len(cohort))]
         found = self.predict_cohort(own)
         if not self.reads_truth:  # known subgroups keep the order of their names
-            self._number(largest_first(torch.as_tensor(found.subgroup[own.is_patient]), self.sums))
+            self._number(largest_first(torch.as_tensor(found.subgroup[own.is_patient]), self.comm))
             found = found.in_order(self.by_size_)
         labels = np.where(own.is_patient, found.subgroup.argmax(axis=1), -1)
-        self.labels_ = self.sums.gather(torch.as_tensor(labels)).numpy()
-        self.subgroup_means_ = means_of(found.embedding, labels, self.n_subgroups, self.sums)
+        self.labels_ = self.comm.gather(torch.as_tensor(labels)).numpy()
+        self.subgroup_means_ = means_of(found.embedding, labels, self.n_subgroups, self.comm)
         return self
 
     def _number(self, order: np.ndarray) -> None:
@@ -132,16 +132,16 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.by_size_ = order
 
     @property
-    def sums(self) -> Sums:
-        """Of the processes that train together: in E-steps, each has the embeddings of its own subjects only."""
-        return current()
+    def comm(self) -> Communicator:
+        """That of the processes that train together: in E-steps, each has the embeddings of its own subjects only."""
+        return communicator()
 
-    def require_shares(self) -> None:
-        """Raise where several processes cannot train this."""
-        if not self.shares:
+    def require_distributed_support(self) -> None:
+        """Raise where several processes cannot train this method together."""
+        if not self.supports_distributed:
             from phenogroups.methods import METHODS  # here, as the table of methods names this one too
 
-            able = ", ".join(name for name, make in METHODS.items() if make().shares)
+            able = ", ".join(name for name, make in METHODS.items() if make().supports_distributed)
             raise ValueError(
                 f"Expected a method that several processes can train together: {able}. Received: "
                 f"{type(self).__name__} with these settings. Choose one of those, or one process."
@@ -323,7 +323,7 @@ class DeepMethod(Method):
     batch_size: int = 256
     learning_rate: float = 1e-3
     schedule: Literal["cosine", "constant"] = "cosine"  # of the learning rate
-    settle: bool = True  # take batch normalisation's statistics from plain inputs at the end
+    recalibrate_batch_norm: bool = True  # take its statistics from plain inputs at the end
     device: str = "auto"  # as Fabric's accelerator: auto, cpu, gpu, mps
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"  # as Fabric's precision
 
@@ -361,8 +361,8 @@ class DeepMethod(Method):
     def after_step(self, network: Network) -> None:
         """What follows every gradient step."""
 
-    def pace(self, epoch: int) -> float:
-        """What the learning rate is multiplied with in this epoch."""
+    def learning_rate_factor(self, epoch: int) -> float:
+        """What the learning rate is multiplied with in this epoch: its schedule."""
         return 1.0 if self.schedule == "constant" else cosine(epoch / self.epochs)
 
     def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Any]:
@@ -372,8 +372,8 @@ class DeepMethod(Method):
     def moved(self, before: Any, after: Any, diagnosis: Tensor) -> float | None:
         """How many patients an E-step put into another subgroup, as a share of the smallest; None: it does not say."""
         was, now = (beliefs.q[diagnosis == 1].argmax(1) for beliefs in (before, after))
-        smallest = self.sums(torch.bincount(now, minlength=self.n_subgroups)).min().clamp_min(1)
-        return (self.sums((was != now).sum()) / smallest).item()
+        smallest = self.comm.all_reduce(torch.bincount(now, minlength=self.n_subgroups)).min().clamp_min(1)
+        return (self.comm.all_reduce((was != now).sum()) / smallest).item()
 
     def converged(self, history: list[dict[str, float]]) -> bool:
         """Whether the last two E-steps moved hardly anybody, so that one more epoch is enough."""
@@ -420,12 +420,12 @@ class DeepMethod(Method):
         return eyes.freeze()
 
     def see(self, eyes: Encoder, inputs: Inputs) -> np.ndarray:
-        """The embeddings of all subjects by the eyes, of which several processes make some each."""
-        own = inputs[self.sums.shard(len(inputs))]
+        """The embeddings of all subjects by the eyes, a table to train on; each process computes a part of it."""
+        own = inputs[self.comm.shard(len(inputs))]
         device = next(on_device(eyes, self.device).parameters()).device
         z = embed_once(eyes, own, device)
         eyes.cpu()
-        return self.sums.gather(torch.from_numpy(z)).numpy()
+        return self.comm.gather(torch.from_numpy(z)).numpy()
 
     def build(
         self, input_shape: tuple[int, ...], inputs: Inputs | None = None, saved: Mapping[str, Tensor] | None = None
@@ -485,7 +485,7 @@ class DeepMethod(Method):
         self, inputs: Inputs, diagnosis: np.ndarray, others: Inputs, told: np.ndarray, progress: Progress | None
     ) -> None:
         """Let the eyes learn under the beliefs found, as far as `others` are then diagnosed better."""
-        if self.sums.world > 1:
+        if self.comm.world_size > 1:
             raise ValueError("Expected one process to fine-tune an encoder. Received: several. Start one.")
 
         def judge(eyes: Encoder, network: Network) -> np.ndarray:
@@ -554,15 +554,16 @@ class DeepMethod(Method):
         }
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
-        of_eyes = under(EYES, tensors)
+        of_eyes = without_prefix(EYES, tensors)
         self.eyes_ = restored_encoder(self.encoder, self.input_shape_, of_eyes) if of_eyes else None
-        saved, of_encoder = under("network.", tensors), under("network.encoder.", tensors)
+        saved = without_prefix("network.", tensors)
+        of_encoder = without_prefix("encoder.", saved)
         with torch.device("meta"):  # without memory: what the recipe asks for may be larger than what the file holds
             require_tensors(self.build(self.input_shape_, saved=of_encoder).state_dict(), saved)
         network = self.build(self.input_shape_, saved=of_encoder)
         network.load_state_dict(saved)
         self.network_ = network.eval()
-        known = under("beliefs.", tensors)
+        known = without_prefix("beliefs.", tensors)
         if "q" in {f.name for f in fields(self.beliefs_type)}:
             known["q"] = torch.empty(0, self.n_subgroups)
         self.beliefs_ = self.beliefs_type(**known)
@@ -623,19 +624,19 @@ def require_tensors(expected: Mapping[str, Tensor], given: Mapping[str, Tensor])
             )
 
 
-def means_of(embedding: np.ndarray, labels: np.ndarray, n_subgroups: int, sums: Sums = ALONE) -> np.ndarray:
+def means_of(embedding: np.ndarray, labels: np.ndarray, n_subgroups: int, comm: Communicator = LOCAL) -> np.ndarray:
     """(subgroups, dims): mean embedding of the patients in each; of an empty one, nowhere (NaN)."""
-    return np.stack([sums.mean(torch.as_tensor(embedding[labels == k])).float().numpy() for k in range(n_subgroups)])
+    return np.stack([comm.mean(torch.as_tensor(embedding[labels == k])).float().numpy() for k in range(n_subgroups)])
 
 
 def predict_together(method: Method, cohort: Cohort) -> Prediction | None:
     """What all processes say together, each of its own subjects, on the first of them; None on others."""
-    sums = method.sums
-    if not isinstance(sums, Ranks) or len(cohort) < sums.world:
-        return None if sums.rank else method.predict_cohort(cohort)
-    found = method.predict_cohort(cohort[sums.shard(len(cohort))])
-    rows = {name: sums.collect(torch.as_tensor(v)) for name, v in vars(found).items() if v is not None}
-    return None if sums.rank else Prediction.of_tensors({name: v for name, v in rows.items() if v is not None})
+    comm = method.comm
+    if len(cohort) < comm.world_size:
+        return None if comm.rank else method.predict_cohort(cohort)
+    found = method.predict_cohort(cohort[comm.shard(len(cohort))])
+    rows = {name: comm.gather_on_first(torch.as_tensor(v)) for name, v in vars(found).items() if v is not None}
+    return None if comm.rank else Prediction.of_tensors({name: v for name, v in rows.items() if v is not None})
 
 
 def cosine(done: float) -> float:

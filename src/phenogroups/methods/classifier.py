@@ -20,7 +20,7 @@ class Classifier(ClusteredAfterwards):
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
         logit = network.heads["diagnosis"](network.encoder(batch.views[0])).squeeze(1)
-        return {"classification": diagnosis_loss(logit, batch.diagnosis)}
+        return {"classification": diagnosis_loss(logit, batch.diagnosis, self.comm)}
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         ill = network.heads["diagnosis"](embedding).squeeze(1).sigmoid()

@@ -20,7 +20,7 @@ from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.base import EYES, Method, Prediction
-from phenogroups.training.checkpoint import Checkpoint, under
+from phenogroups.training.checkpoint import Checkpoint, without_prefix
 from phenogroups.training.em import Progress
 
 LARGEST = 2**32  # what scikit-learn takes as a seed is below
@@ -42,8 +42,8 @@ class Consensus(Method):
         return self.run(0).needs_controls
 
     @property
-    def shares(self) -> bool:  # pyright: ignore
-        return self.run(0).shares
+    def supports_distributed(self) -> bool:  # pyright: ignore
+        return self.run(0).supports_distributed
 
     @property
     def by_lite0(self) -> bool:
@@ -192,10 +192,10 @@ class Consensus(Method):
         is_order = (np.sort(self.order_, axis=1) == np.arange(self.n_subgroups)).all()
         if not is_order or self.agreement_.shape != (self.runs,) or self.best_ not in range(self.runs):
             raise ValueError(f"Expected an order of subgroups for each of {self.runs} runs. Received: none.")
-        shared = {name: t for name, t in under("run0.", tensors).items() if name.startswith(EYES)}
+        shared = {name: t for name, t in without_prefix("run0.", tensors).items() if name.startswith(EYES)}
         self.runs_ = []
         for i in range(self.runs):
-            own = under(f"run{i}.", tensors)
+            own = without_prefix(f"run{i}.", tensors)
             own = own if any(name.startswith(EYES) for name in own) else {**shared, **own}
             self.runs_.append(self.run(i).restore(self.input_shape_, own))
 

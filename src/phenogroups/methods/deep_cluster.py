@@ -28,7 +28,7 @@ class DeepCluster(DeepMethod):
 
     needs_controls: ClassVar[bool] = False
     beliefs_type: ClassVar[type] = Prototypes
-    shares: ClassVar[bool] = True
+    supports_distributed: ClassVar[bool] = True
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"projection": projection(encoder.dim)}
@@ -40,10 +40,10 @@ class DeepCluster(DeepMethod):
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
         # of plain inputs as they are now, where the paper keeps a memory of the last epoch's augmented ones
         c = sinkhorn_kmeans(
-            embedding, self.n_subgroups, balance=0, spherical=True, seed=self.seed, sums=self.sums
+            embedding, self.n_subgroups, balance=0, spherical=True, seed=self.seed, comm=self.comm
         ).centroids
         if previous is not None:
-            c = c[match_members(previous.q.argmax(1), embedding, c, self.sums)]
+            c = c[match_members(previous.q.argmax(1), embedding, c, self.comm)]
         return Prototypes(F.one_hot((embedding @ c.T).argmax(1), self.n_subgroups).to(c), c)
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from sklearn.base import clone
 from torch import Tensor, nn
 
+from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.contrast import SEARCHED, contrastive_mixture, specific_mixtures, specificity, thinned
 from phenogroups.clustering.first_split import SEARCHED as SPLIT_AMONG
 from phenogroups.clustering.first_split import first_split
@@ -21,7 +22,6 @@ from phenogroups.clustering.matching import adjusted_rand, match_members
 from phenogroups.clustering.mixture import tied_mixture, tied_mixtures
 from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.clustering.space import DiseaseSpace, Scaler, fit_space
-from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.losses import class_balance, experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
@@ -36,7 +36,7 @@ LEAST_COMPONENTS = 10  # also of few patients
 PATIENTS_PER_COMPONENT = 20
 STABLE_AGREEMENT = 0.3  # of networks, or of halves of a table, on the first subgroups; below, they are called unstable
 STILL_MOVING = 0.2  # share of the smallest subgroup that the last E-step may move
-WARMUP_PACE = 0.1  # gently: what sets patients apart from each other is lost as they are told from controls
+WARMUP_FACTOR = 0.1  # gently: what sets patients apart from each other is lost as they are told from controls
 CLUSTERERS = ("mixture", "sinkhorn_kmeans", "kmeans")
 
 # The published recipe for MNIST (Appendix F.2), which the paper's figures were obtained with.
@@ -54,7 +54,7 @@ PAPER: dict[str, Any] = {
     "steps": 1,
     "learning_rate": 1e-5,
     "schedule": "constant",
-    "settle": False,
+    "recalibrate_batch_norm": False,
     "stop_below": 0.0,
     "class_weights": (0.5, 0.5),
 }
@@ -101,17 +101,17 @@ class DeepUCSL(DeepMethod):
     beliefs_type: ClassVar[type] = Beliefs
 
     @property
-    def shares(self) -> bool:  # pyright: ignore
+    def supports_distributed(self) -> bool:  # pyright: ignore
         return self.clusterer in CLUSTERERS and self.scaler != "robust"  # quantiles and estimators need everybody
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {name: nn.Linear(encoder.dim, self.n_subgroups) for name in ("experts", "gate")}
 
-    def pace(self, epoch: int) -> float:
+    def learning_rate_factor(self, epoch: int) -> float:
         if self.schedule == "constant":
             return 1.0
         if epoch < self.warmup:
-            return WARMUP_PACE
+            return WARMUP_FACTOR
         return cosine((epoch - self.warmup) / max(self.epochs - self.warmup, 1))
 
     def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
@@ -128,9 +128,10 @@ class DeepUCSL(DeepMethod):
         q = torch.full_like(gate, 1 / self.n_subgroups) if beliefs is None else beliefs.q[batch.index]
         patient = batch.diagnosis.to(gate)
         in_experts, in_gate = self._class_weights(patient)
-        clustering = self.gate_weight_patients * in_gate[1] * gate_loss(gate, q, patient)
+        clustering = self.gate_weight_patients * in_gate[1] * gate_loss(gate, q, patient, self.comm)
         if beliefs is None or not beliefs.held:  # else `read` makes the gate neutral on controls
-            clustering = clustering + self.gate_weight_controls * in_gate[0] * gate_loss(gate, q, 1 - patient)
+            on_controls = gate_loss(gate, q, 1 - patient, self.comm)
+            clustering = clustering + self.gate_weight_controls * in_gate[0] * on_controls
         classification = experts_loss(network.heads["experts"](z), q, batch.diagnosis, in_experts)
         return {"classification": self.experts_weight * classification, "clustering": clustering}
 
@@ -139,7 +140,7 @@ class DeepUCSL(DeepMethod):
         if self.class_weights is not None:
             given = patient.new_tensor(self.class_weights)
             return given, given
-        balanced = class_balance(patient)
+        balanced = class_balance(patient, self.comm)
         return balanced, torch.ones_like(balanced)
 
     def e_step(
@@ -148,7 +149,7 @@ class DeepUCSL(DeepMethod):
     ) -> Beliefs:  # fmt: skip
         is_patient = diagnosis == 1
         held = held or (isinstance(previous, Beliefs) and bool(previous.held))
-        space = self._space(embedding, is_patient, sums=self.sums)
+        space = self._space(embedding, is_patient, comm=self.comm)
         z = space(embedding, is_patient)
         controls = space(embedding[self._spaced(~is_patient)])  # contrasts look at so many only
         earlier = previous.q if isinstance(previous, Beliefs) else previous
@@ -157,7 +158,7 @@ class DeepUCSL(DeepMethod):
         specific = self._specificity(soft, z, controls)
         del z  # of a large cohort, memory enough to matter: the clusterer may have found another space
         if before is not None and not held:
-            order = match_members(before.argmax(1), space(embedding, is_patient), centroids, self.sums)
+            order = match_members(before.argmax(1), space(embedding, is_patient), centroids, self.comm)
             centroids, log_sizes, soft = centroids[order], log_sizes[order], soft[:, order]
         q = self._with_controls(harden(soft, self._softness(epoch)), is_patient)
         return Beliefs(
@@ -174,8 +175,8 @@ class DeepUCSL(DeepMethod):
             return super().elect(encoders, diagnosis, features)
         if features is not None and self.clusterer == "mixture":
             return self._elect_by_features(encoders, diagnosis, features)
-        first, _ = self.sums.places(len(diagnosis))
-        well, ill = (thinned(first + torch.nonzero(diagnosis == y).flatten(), self.sums) for y in (0, 1))
+        first, _ = self.comm.offset_and_total(len(diagnosis))
+        well, ill = (thinned(first + torch.nonzero(diagnosis == y).flatten(), self.comm) for y in (0, 1))
         sample = torch.cat([well, ill])
         is_patient = torch.arange(len(sample), device=sample.device) >= len(well)
         views: list[tuple[Tensor, Tensor]] = []
@@ -208,7 +209,7 @@ class DeepUCSL(DeepMethod):
         """
         is_patient = diagnosis == 1
         patients, controls = (features[mask] for mask in (is_patient, ~is_patient))
-        some, healthy = (self.sums.sample(each, SPLIT_AMONG) for each in (patients, controls))
+        some, healthy = (self.comm.sample(each, SPLIT_AMONG) for each in (patients, controls))
         split = first_split(some, healthy, self.n_subgroups, seed=self.seed)
         labels = split.posterior(some).argmax(1)
         self.agreement_ = 0.0  # nobody could say that it is more, where halves are a handful
@@ -223,8 +224,8 @@ class DeepUCSL(DeepMethod):
     def _from_sample(self, embedding: Tensor, diagnosis: Tensor, q: Tensor) -> Beliefs:
         """Beliefs about all subjects, from those about a sample of the patients."""
         is_patient = diagnosis == 1
-        space = self._space(embedding, is_patient, sums=self.sums)
-        some = self.sums.gather(embedding[self._spaced(is_patient)])
+        space = self._space(embedding, is_patient, comm=self.comm)
+        some = self.comm.gather(embedding[self._spaced(is_patient)])
         found = tied_mixture(space(some), self.n_subgroups, start=q, max_iterations=0)
         start = found.posterior(space(embedding, is_patient))
         return self.e_step(embedding, diagnosis, self._with_controls(start, is_patient), self.warmup)
@@ -232,7 +233,7 @@ class DeepUCSL(DeepMethod):
     def _spaced(self, mask: Tensor) -> Tensor:
         """Positions of this process's part of an evenly spaced sample of everybody whom the mask keeps."""
         rows = torch.nonzero(mask).flatten()
-        return rows[self.sums.spaced(len(rows), SEARCHED)]
+        return rows[self.comm.sampled_rows(len(rows), SEARCHED)]
 
     def _with_controls(self, of_patients: Tensor, is_patient: Tensor) -> Tensor:
         """(subjects, subgroups): a control belongs to all subgroups alike (paper, Eq. 5)."""
@@ -241,22 +242,22 @@ class DeepUCSL(DeepMethod):
         return q
 
     def _specificity(self, q: Tensor, patients: Tensor, controls: Tensor) -> float:
-        return self._specificities(q[None], patients, controls, self.sums)[0]
+        return self._specificities(q[None], patients, controls, self.comm)[0]
 
-    def _specificities(self, q: Tensor, patients: Tensor, controls: Tensor, sums: Sums = ALONE) -> list[float]:
+    def _specificities(self, q: Tensor, patients: Tensor, controls: Tensor, comm: Communicator = LOCAL) -> list[float]:
         """Of several splits (splits, patients, K) of the same patients."""
-        found = tied_mixtures(patients, q, max_iterations=0, sums=sums)
-        return specificity(found, thinned(patients, sums), thinned(controls, sums))
+        found = tied_mixtures(patients, q, max_iterations=0, comm=comm)
+        return specificity(found, thinned(patients, comm), thinned(controls, comm))
 
-    def _space(self, embedding: Tensor, is_patient: Tensor, sums: Sums = ALONE) -> DiseaseSpace:
+    def _space(self, embedding: Tensor, is_patient: Tensor, comm: Communicator = LOCAL) -> DiseaseSpace:
         """With as many components as asked for, but no more than there are patients to tell them from noise."""
         components = self.components
         if components is not None:
-            patients = int(sums(is_patient.sum()))
+            patients = int(comm.all_reduce(is_patient.sum()))
             components = min(components, max(LEAST_COMPONENTS, patients // PATIENTS_PER_COMPONENT))
         return fit_space(
             embedding, is_patient, scaler=self.scaler, remove_severity=self.remove_severity, winsorise=self.winsorise,
-            components=components, sums=sums,
+            components=components, comm=comm,
         )  # fmt: skip
 
     def _cluster(self, z: Tensor, controls: Tensor, space: DiseaseSpace, before: Tensor | None, held: bool):
@@ -266,9 +267,9 @@ class DeepUCSL(DeepMethod):
             if before is not None and (held or self.warm_start):
                 # where the subgroups are held, only their places in this embedding are looked for
                 climb = {"max_iterations": 0} if held else {}
-                found = tied_mixture(z, self.n_subgroups, start=before, sums=self.sums, **climb)
+                found = tied_mixture(z, self.n_subgroups, start=before, comm=self.comm, **climb)
             else:
-                found = contrastive_mixture(z, controls, self.n_subgroups, seed=self.seed, sums=self.sums)
+                found = contrastive_mixture(z, controls, self.n_subgroups, seed=self.seed, comm=self.comm)
             # in whitened coordinates the mixture's posterior needs distances only
             whitened = replace(space, basis=space.basis @ found.whitening.to(space.basis))
             soft = before if held and before is not None else found.posterior(z)
@@ -276,11 +277,11 @@ class DeepUCSL(DeepMethod):
         if self.clusterer in ("sinkhorn_kmeans", "kmeans"):
             balance = float(self.clusterer == "sinkhorn_kmeans")
             centroids = sinkhorn_kmeans(
-                z, self.n_subgroups, balance=balance, epsilon=self.epsilon, seed=self.seed, sums=self.sums
+                z, self.n_subgroups, balance=balance, epsilon=self.epsilon, seed=self.seed, comm=self.comm
             ).centroids
             soft = inverse_square_proportions(squared_distances(z, centroids))
             if balance and self.posterior == "sinkhorn":
-                soft = sinkhorn(soft, self.epsilon, sums=self.sums)  # Q' = SK(Q, epsilon), Sec. 3.3
+                soft = sinkhorn(soft, self.epsilon, comm=self.comm)  # Q' = SK(Q, epsilon), Sec. 3.3
             return centroids, equal, space, soft
         soft = cluster_with(self.clusterer, z, self.n_subgroups)
         centroids = soft.T @ z / soft.sum(0).clamp_min(torch.finfo(z.dtype).tiny)[:, None]
@@ -341,14 +342,14 @@ class DeepUCSL(DeepMethod):
         gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)
         q = torch.full_like(gate, 1 / self.n_subgroups) if beliefs is None else beliefs.q
         bound = lower_bound(experts, gate, q, diagnosis).expand(len(q))
-        seen = {"bound": self.sums.mean(bound).item()}  # Eq. 4, per subject
+        seen = {"bound": self.comm.mean(bound).item()}  # Eq. 4, per subject
         controls = diagnosis == 0
         of_controls = self._subgroup(gate[controls], experts[controls], beliefs)
-        entropy = self.sums.mean(torch.special.entr(of_controls).sum(1)).item() / math.log(self.n_subgroups)
+        entropy = self.comm.mean(torch.special.entr(of_controls).sum(1)).item() / math.log(self.n_subgroups)
         seen["gate_entropy_controls"] = entropy  # 1: the gate is neutral on controls
         if beliefs is not None:
             groups = torch.where(controls, self.n_subgroups, q.argmax(1))  # controls are one more
-            means, sizes = group_means(embedding, groups, self.n_subgroups + 1, self.sums)
+            means, sizes = group_means(embedding, groups, self.n_subgroups + 1, self.comm)
             away = (means[:-1] - means[-1]).norm(dim=1)
             seen["distance_ratio"] = (
                 away.max() / away.min().clamp_min(1e-12)

@@ -19,7 +19,7 @@ class EndToEnd(DeepMethod):
 
     e_step_each_epoch: ClassVar[bool] = False
     beliefs_type: ClassVar[type] = NoBeliefs
-    shares: ClassVar[bool] = True
+    supports_distributed: ClassVar[bool] = True
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> NoBeliefs:
         return NoBeliefs()

@@ -19,8 +19,9 @@ from phenogroups.methods.base import Prediction, restored_encoder
 from phenogroups.methods.without_network import WithoutNetwork
 from phenogroups.networks.encoders import Encoder, build_encoder, default_encoder, has_weights, is_lite0
 from phenogroups.networks.weights import RANDOM
-from phenogroups.training.checkpoint import Checkpoint, under
-from phenogroups.training.em import Progress, on_device
+from phenogroups.training.checkpoint import Checkpoint, without_prefix
+from phenogroups.training.distributed import on_device
+from phenogroups.training.em import Progress
 from phenogroups.training.embedding import embed_once
 
 
@@ -92,7 +93,7 @@ class Foundation(WithoutNetwork):
         return {**super().tensors(), **{f"encoder.{name}": value.contiguous() for name, value in of_encoder.items()}}
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
-        saved = under("encoder.", tensors)
+        saved = without_prefix("encoder.", tensors)
         self.encoder_ = restored_encoder(self.encoder, self.input_shape_, saved) if saved else None
         super()._restore({name: value for name, value in tensors.items() if not name.startswith("encoder.")})
 

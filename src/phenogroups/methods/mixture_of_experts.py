@@ -28,7 +28,7 @@ class MixtureOfExperts(EndToEnd):
         """
         z = network.encoder(batch.views[0])
         logit = mixture_of_experts_logit(network.heads["experts"](z), network.heads["gate"](z))
-        return {"classification": diagnosis_loss(logit, batch.diagnosis)}
+        return {"classification": diagnosis_loss(logit, batch.diagnosis, self.comm)}
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)

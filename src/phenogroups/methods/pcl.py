@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.data.batches import Batch
 from phenogroups.losses import info_nce
 from phenogroups.methods.deep_cluster import DeepCluster, Prototypes
@@ -28,7 +29,6 @@ class PCL(DeepCluster):
 
     views: ClassVar[int] = 2
     beliefs_type: ClassVar[type] = Concentrated
-    shares: ClassVar[bool] = False  # concentrations need everybody's distances
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         head = projection(encoder.dim)
@@ -44,13 +44,13 @@ class PCL(DeepCluster):
         found = super().e_step(embedding, diagnosis, previous, epoch)
         own = found.q.argmax(1)
         distance = (embedding - found.centroids[own]).norm(dim=1)
-        phi = concentrations(distance, own, self.n_subgroups, self.alpha, self.temperature)
+        phi = concentrations(distance, own, self.n_subgroups, self.alpha, self.temperature, self.comm)
         return Concentrated(found.q, found.centroids, phi)
 
     def losses(self, network: Network, batch: Batch, beliefs: Concentrated | None) -> dict[str, Tensor]:
         # two views of the batch against each other, where the paper compares one with a queue of the teacher's
         h, h_other = (F.normalize(network.heads["projection"](network.encoder(view)), dim=1) for view in batch.views)
-        contrast = {"contrast": info_nce(h, h_other, self.temperature)}
+        contrast = {"contrast": info_nce(h, h_other, self.temperature, self.comm)}
         if beliefs is None:
             return contrast
         logits = self.logits(torch.cat([h, h_other]), beliefs)
@@ -64,10 +64,13 @@ class PCL(DeepCluster):
         teacher_of(network).follow(network.encoder, network.heads["projection"])
 
 
-def concentrations(distance: Tensor, own: Tensor, n_subgroups: int, alpha: float, temperature: float) -> Tensor:
+def concentrations(
+    distance: Tensor, own: Tensor, n_subgroups: int, alpha: float, temperature: float, comm: Communicator = LOCAL
+) -> Tensor:
     """phi_k = sum_z ||z - c_k|| / (Z_k log(Z_k + alpha)) over the Z_k members of k; of mean `temperature`."""
-    sizes = torch.bincount(own, minlength=n_subgroups).to(distance)
-    phi = distance.new_zeros(n_subgroups).index_add(0, own, distance) / (sizes * (sizes + alpha).log()).clamp_min(1)
+    sizes = comm.all_reduce(torch.bincount(own, minlength=n_subgroups)).to(distance)
+    total = comm.all_reduce(distance.new_zeros(n_subgroups).index_add(0, own, distance))
+    phi = total / (sizes * (sizes + alpha).log()).clamp_min(1)
     phi = torch.where(sizes < 2, phi.max(), phi)  # who is alone has no distances: the widest, as in the authors' code
     # a subgroup of equals must not pull with infinite force
     phi = phi.clamp_min(phi.mean() / 10).clamp_min(torch.finfo(phi.dtype).eps)

@@ -25,4 +25,4 @@ class SimCLR(ClusteredAfterwards):
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
         a, b = (network.heads["projection"](network.encoder(view)) for view in batch.views)
-        return {"contrast": info_nce(a, b, self.temperature)}
+        return {"contrast": info_nce(a, b, self.temperature, self.comm)}

@@ -26,4 +26,4 @@ class SupCon(DiagnosedAfterwards):
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
         a, b = (network.heads["projection"](network.encoder(view)) for view in batch.views)
-        return {"contrast": contrastive(a, b, batch.diagnosis, self.temperature)}
+        return {"contrast": contrastive(a, b, batch.diagnosis, self.temperature, self.comm)}

@@ -51,7 +51,7 @@ class SupervisedSubgroups(EndToEnd):
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
         """Rare subgroups count like frequent ones, as in the balanced accuracy that this is the bound of."""
         logits = network.heads["subgroup"](network.encoder(batch.views[0]))
-        return {"classification": balanced_cross_entropy(logits, batch.diagnosis)}
+        return {"classification": balanced_cross_entropy(logits, batch.diagnosis, self.comm)}
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         return {"subgroup": network.heads["subgroup"](embedding).softmax(1)}

@@ -39,7 +39,8 @@ class SwAV(EndToEnd):
 
     def swapped(self, scores: Tensor, other: Tensor) -> Tensor:
         """The code of one view, predicted from the other (Eq. 2)."""
-        codes = sinkhorn(scores.detach(), self.epsilon)  # until sizes are equal; the paper stops after three rounds
+        # until sizes are equal over the whole batch; the paper stops after three rounds
+        codes = sinkhorn(scores.detach(), self.epsilon, comm=self.comm)
         return F.cross_entropy(other / self.temperature, codes)
 
     def scores(self, network: Network, embedding: Tensor) -> Tensor:

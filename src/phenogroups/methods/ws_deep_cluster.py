@@ -33,7 +33,7 @@ class WSDeepCluster(DeepMethod):
     beliefs_type: ClassVar[type] = Classes
 
     @property
-    def shares(self) -> bool:  # pyright: ignore
+    def supports_distributed(self) -> bool:  # pyright: ignore
         return self.scaler != "robust"  # quantiles need everybody
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
@@ -41,11 +41,11 @@ class WSDeepCluster(DeepMethod):
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Classes:
         ill = diagnosis == 1
-        center, scale = scaling(embedding[ill], self.scaler, sums=self.sums)
+        center, scale = scaling(embedding[ill], self.scaler, comm=self.comm)
         z = (embedding[ill] - center) / scale
-        centroids = sinkhorn_kmeans(z, self.n_subgroups, balance=0, seed=self.seed, sums=self.sums).centroids
+        centroids = sinkhorn_kmeans(z, self.n_subgroups, balance=0, seed=self.seed, comm=self.comm).centroids
         if previous is not None:  # the head has learned these ids
-            centroids = centroids[match_members(previous.q[ill].argmax(1), z, centroids, self.sums)]
+            centroids = centroids[match_members(previous.q[ill].argmax(1), z, centroids, self.comm)]
         labels = torch.full_like(diagnosis, self.n_subgroups)
         labels[ill] = squared_distances(z, centroids).argmin(1)
         return Classes(F.one_hot(labels, self.n_subgroups + 1).to(z))
@@ -54,7 +54,8 @@ class WSDeepCluster(DeepMethod):
         logits = network.heads["classes"](network.encoder(batch.views[0]))
         each = F.cross_entropy(logits, beliefs.q[batch.index], reduction="none")
         # patients and controls count alike, as for every method here that tells them apart
-        return {"classification": (class_balance(batch.diagnosis)[batch.diagnosis] * each).mean()}
+        weights = class_balance(batch.diagnosis, self.comm)
+        return {"classification": (weights[batch.diagnosis] * each).mean()}
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         logits = network.heads["classes"](embedding)

@@ -1,4 +1,4 @@
-"""Finished cells of a long table, each a small file of its own, so that whatever was computed is computed once."""
+"""Finished cells of a long comparison, each in a small file of its own, so that none is computed twice."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from phenogroups.training.run import RunError, member, versions, write_whole
 
 try:
     import fcntl
-except ImportError:  # Windows: two processes on one folder may run a cell twice, and spoil nothing
+except ImportError:  # Windows: two processes on one folder may compute a cell twice, which does no harm
     fcntl = None
 
 LOCK = "lock"
@@ -44,10 +44,10 @@ class Cell:
 
 
 class Cells:
-    """A folder of them. Claims are locks of the operating system: whoever dies gives them back."""
+    """A folder of cells. Claims are locks of the operating system, which end with the process."""
 
     def __init__(self, folder: Path, check: Callable[[Found], None] = lambda _: None) -> None:
-        self.folder, self.check = folder, check  # raises a ValueError where a file holds what no cell does
+        self.folder, self.check = folder, check  # raises a ValueError if a file does not hold a cell
 
     def __enter__(self) -> Self:
         try:
@@ -66,7 +66,7 @@ class Cells:
         return {path.name for path in self.folder.glob("*.json")}
 
     def read(self, cell: Cell, note: Callable[[str], None] = lambda _: None) -> Found | None:
-        """What is known of a cell; a damaged file is as if it were not there."""
+        """The content of a finished cell; None if there is none or its file is damaged."""
         path = self.folder / cell.file
         try:
             found = parse_json(read_limited(member(self.folder, cell.file)))
@@ -90,8 +90,10 @@ class Cells:
 
     @contextmanager
     def claim(self, cell: Cell | None) -> Iterator[bool]:
-        """Whether the cell is ours for now; None stands for what is made of all cells, and is waited for."""
-        place = 0 if cell is None else 1 + int(cell.digest[:12], 16)  # a byte of its own, which need not exist
+        """Whether this process may compute the cell. None stands for the table of all cells: this call waits for it."""
+        place = (
+            0 if cell is None else 1 + int(cell.digest[:12], 16)
+        )  # of its own byte, which need not exist in the file
         ours = self._lockf("LOCK_EX" if cell is None else "LOCK_NB", place)
         try:
             yield ours

@@ -1,25 +1,30 @@
-"""What an interrupted run goes on from: files beside its folder, whole or not there, that hold nothing executable."""
+"""What an interrupted run resumes from: files beside its folder, complete or absent, that hold nothing executable."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from phenogroups.clustering.communicator import lost_process_explained
 from phenogroups.training.run import RunError, write_whole
 
-FORMAT = 1  # raised when earlier files can no longer be gone on from
+if TYPE_CHECKING:
+    from phenogroups.training.em import Trainer
+
+FORMAT = 1  # raised when runs can no longer resume from earlier files
 SUFFIX, KIND = ".resume", ".checkpoint"  # of the folder, of its files: a checksum, then safetensors
 NOTES = "notes"  # name of the tensor whose bytes are JSON
 CHECKSUM = sha256().digest_size
+STARTED, ELECTED = "start", "elected"  # names of what is kept: of each start, then of the one that goes on
 
 Kept = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and what JSON can hold
 
@@ -31,23 +36,23 @@ def resume_folder(run: str | Path) -> Path:
 
 
 def is_kept(run: str | Path) -> bool:
-    """Whether there is something to go on from."""
+    """Whether there is something to resume from."""
     return any(resume_folder(run).glob(f"*{KIND}"))
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of what is kept; without a folder, nothing is. On success it goes, after a failure it stays.
+    """A folder of kept epochs; without a folder, nothing is kept. It is deleted after success and kept after failure.
 
-    Files are named by a checksum of `identity`, all that the bits of a run depend on: what is kept of another run is
-    never gone on from, and what is kept of the same run is right whenever it was written.
+    Files are named by a checksum of `identity`, which holds all that the bits of a run depend on: a run never
+    resumes from the files of another one.
     """
 
     folder: Path | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
-    resume: bool = False  # else what is there is not looked at
-    note: Callable[[str], None] = lambda _: None  # hears in a sentence what is gone on from
-    part: str = ""  # of a run that is made of several
+    resume: bool = False  # if not, files of an earlier run are ignored
+    note: Callable[[str], None] = lambda _: None  # is called with a sentence that says where the run resumes
+    part: str = ""  # name of this run, where it is one of several
 
     def of_part(self, part: str) -> "Checkpoint":
         return replace(self, part=f"{self.part}{part} ")
@@ -63,12 +68,12 @@ class Checkpoint:
         if self.folder is None:
             return self
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)  # says now, not after the first epoch, that this cannot be
+            self.folder.mkdir(parents=True, exist_ok=True)  # an error comes now and not after the first epoch
             files = self._files()
             ours = [path for path in files if path.name.startswith(self._digest)]
             if self.resume and files and not ours:
                 self._refuse(files[0])
-            for path in [*files, *self.folder.glob("*.partial")]:  # the last are what a killed run was about to write
+            for path in [*files, *self.folder.glob("*.partial")]:  # the last are incomplete files of a killed run
                 if path not in ours:
                     path.unlink(missing_ok=True)
         except OSError as error:
@@ -82,7 +87,7 @@ class Checkpoint:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self.folder is None:
             return
-        with suppress(OSError):  # a rest that cannot be removed is no reason to fail
+        with suppress(OSError):  # files that cannot be removed are no reason to fail
             if kind is None:
                 for path in self._files():
                     path.unlink(missing_ok=True)
@@ -95,7 +100,7 @@ class Checkpoint:
         return f"{self._digest}-{self.part}{name}{KIND}".replace(" ", "-")
 
     def save(self, name: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-        """Keep it under this name; what was kept under it before stays until this is whole."""
+        """Keep it under this name; an earlier file of this name stays until the new one is complete."""
         if self.folder is None:
             return
         words = json.dumps({"identity": dict(self.identity), **notes}).encode()
@@ -110,13 +115,13 @@ class Checkpoint:
             raise RunError(f"Expected to keep what is trained in {self.folder}. Received: {error}.") from error
 
     def drop(self, start: str) -> None:
-        """Whatever was kept under names that begin so."""
+        """Delete what was kept under names that begin so."""
         for path in self._files():
             if path.name.startswith(self._file(start).removesuffix(KIND)):
                 path.unlink(missing_ok=True)
 
     def load(self, name: str) -> Kept | None:
-        """What was kept under this name; None if nothing was, or if it is not to be gone on from."""
+        """What was kept under this name; None if there is nothing, or if `resume` is off."""
         if self.folder is None or not self.resume or not (self.folder / self._file(name)).exists():
             return None
         path = self.folder / self._file(name)
@@ -162,6 +167,92 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any], within: str = "") -
             yield f"{within}{name}" + (f" ({was} then, {now} now)" if short else "")
 
 
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose names begin so, by the rest of their names."""
+def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names have this prefix, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def save_epoch(trainer: "Trainer", checkpoint: Checkpoint, *, elected: bool) -> None:
+    """Keep all that the next epoch starts from. What it draws and its learning rate depend on its number only."""
+    if checkpoint.folder is None or trainer.comm.rank > 0:
+        return
+    beliefs = trainer.beliefs
+    beliefs = {} if beliefs is None else {f.name: getattr(beliefs, f.name) for f in fields(beliefs)}
+    moments = trainer.optimizer.state_dict()["state"]
+    tensors = {
+        **{f"network.{name}": value for name, value in trainer.network.state_dict().items()},
+        **{f"optimizer.{i}.{name}": value for i, of_weight in moments.items() for name, value in of_weight.items()},
+        **{f"beliefs.{name}": value for name, value in beliefs.items()},
+        **{f"frame.{epoch}": torch.from_numpy(frame) for epoch, frame in trainer.film.frames.items()},
+    }
+    notes = {
+        **{name: getattr(trainer, name) for name in ("attempt", "epoch", "believed_at", "finished", "history")},
+        "strides": {name: value.stride() for name, value in beliefs.items()},
+        "precision": trainer.fabric.strategy.precision.state_dict(),  # the scale of losses in 16 bits
+        # numbers that the method has learned about its training, such as the agreement on its first subgroups
+        "method": {k: v for k, v in vars(trainer.method).items() if k.endswith("_") and isinstance(v, float)},
+    }
+    checkpoint.save(ELECTED if elected else f"{STARTED}{trainer.attempt}", tensors, notes)
+    if elected:
+        checkpoint.drop(STARTED)
+
+
+def resume_training(trainers: list["Trainer"], checkpoint: Checkpoint) -> "Trainer | None":
+    """Take every trainer to its last kept epoch; returns the elected one, if there was an election.
+
+    Only the process of rank 0 reads and writes files; the others receive what it has read.
+    """
+    first, resumed = trainers[0], None
+
+    def load_everywhere(name: str) -> Kept | None:
+        with lost_process_explained(first.comm.world_size):
+            return first.fabric.broadcast(checkpoint.load(name))
+
+    elected = load_everywhere(ELECTED)
+    kept = [elected] if elected else [load_everywhere(f"{STARTED}{trainer.attempt}") for trainer in trainers]
+    try:
+        for tensors, notes in filter(None, kept):
+            resumed = trainers[notes["attempt"]]
+            _restore(resumed, tensors, notes)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise RunError(
+            f"Expected in {checkpoint.folder} what this method keeps. Received: {error}. Start without --resume."
+        ) from error
+    if resumed is not None:
+        start = "" if elected else f" of start {resumed.attempt + 1} of {len(trainers)}"
+        checkpoint.say(f"Going on after epoch {resumed.epoch} of {resumed.method.epochs}{start}.")
+    return resumed if elected else None
+
+
+def _restore(trainer: "Trainer", tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+    trainer.network.load_state_dict(without_prefix("network.", tensors))
+    weights = [weight for group in trainer.optimizer.param_groups for weight in group["params"]]
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in without_prefix("optimizer.", tensors).items():
+        i, _, moment = name.partition(".")
+        weight = weights[int(i)]
+        # with the strides of its weight
+        like = torch.empty_like(weight).copy_(value) if value.shape == weight.shape else value
+        moments.setdefault(int(i), {})[moment] = like
+    trainer.optimizer.load_state_dict({**trainer.optimizer.state_dict(), "state": moments})
+    trainer.epoch, trainer.believed_at = int(notes["epoch"]), int(notes["believed_at"])
+    trainer.finished, trainer.history = bool(notes["finished"]), [dict(row) for row in notes["history"]]
+    if trainer.believed_at >= 0:
+        # with the strides that they had: matrix products round differently for other strides
+        beliefs = {
+            name: _with_strides(value.to(trainer.fabric.device), notes["strides"][name])
+            for name, value in without_prefix("beliefs.", tensors).items()
+        }
+        trainer.beliefs = trainer.method.beliefs_type(**beliefs)
+    frames = {int(epoch): frame.numpy() for epoch, frame in without_prefix("frame.", tensors).items()}
+    trainer.film.frames = dict(sorted(frames.items()))
+    trainer.fabric.strategy.precision.load_state_dict(notes["precision"])
+    for name, value in notes["method"].items():
+        if name.endswith("_"):  # what is learned, and no setting
+            setattr(trainer.method, name, float(value))
+
+
+def _with_strides(value: Tensor, stride: list[int]) -> Tensor:
+    if 0 in stride:  # repeated without being copied
+        return value
+    return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device).copy_(value)

@@ -1,29 +1,61 @@
-"""Seen once: all inputs by a frozen encoder, each found again by its content when it is asked for a second time."""
+"""Embeddings of whole cohorts: by an encoder in training, and once for all by a frozen one.
+
+Those by a frozen encoder are kept, and found again by the content of the input.
+"""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from phenogroups.data import embeddings
-from phenogroups.data.batches import as_tensor
+from phenogroups.data.batches import as_tensor, read_in_blocks
 from phenogroups.data.stored import Inputs
 from phenogroups.networks.encoders import Encoder
 
-READERS = 2  # threads that read and hash the next rows while the encoder is at the last ones
-AHEAD = 8  # blocks that they may be ahead
+READERS = 2  # threads that read and hash the next rows while the encoder computes
+AHEAD = 8  # blocks that they read ahead at most
+
+
+@torch.no_grad()
+def read_all(encoder: nn.Module, inputs: Inputs, read: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """What `read` makes of the embeddings of all subjects, from plain inputs, in order, on the CPU."""
+    encoder.eval()
+    device = next(encoder.parameters()).device
+    return read_in_blocks(inputs, lambda x: read(encoder(x).float()), device)
+
+
+def embed(encoder: nn.Module, inputs: Inputs) -> Tensor:
+    """(subjects, dims), on the encoder's device."""
+    z = read_all(encoder, inputs, lambda z: {"embedding": z})["embedding"]
+    return z.to(next(encoder.parameters()).device)
+
+
+@contextmanager
+def without_dropout(network: nn.Module) -> Iterator[None]:
+    """Within, dropout is off, also where batch normalisation takes its statistics in training mode."""
+    rates = {module: module.p for module in network.modules() if isinstance(module, _DropoutNd)}
+    for module in rates:
+        module.p = 0.0
+    try:
+        yield
+    finally:
+        for module, p in rates.items():
+            module.p = p
 
 
 @torch.inference_mode()
 def embed_once(encoder: Encoder, inputs: Inputs, device: torch.device | str = "cpu") -> np.ndarray:
     """(subjects, dims), float32, by a frozen encoder.
 
-    Batches have one size, the last is filled up: so a subject gets the same bits alone and in company.
+    Batches have one size, and the last is filled up, so that a subject's bits do not depend on the other subjects.
     """
-    store, told, name = embeddings.store(), embeddings.told(), encoder.identity
+    store, progress, name = embeddings.store(), embeddings.told(), encoder.identity
     store.look_again(name, encoder.dim)
     network, size = encoder.fast.to(device), encoder.rows_at_once(inputs.shape[1:])
     found = np.empty((len(inputs), encoder.dim), np.float32)
@@ -38,21 +70,21 @@ def embed_once(encoder: Encoder, inputs: Inputs, device: torch.device | str = "c
             block[len(waiting)] = row
             waiting.append((place, key))
             if len(waiting) == size:
-                _see(network, block, waiting, found, device)
+                _embed_block(network, block, waiting, found, device)
                 store.add(name, [key for _, key in waiting], found[[place for place, _ in waiting]])
                 waiting.clear()
-        if told is not None:
-            told(first + len(rows) - len(waiting), len(inputs))
+        if progress is not None:
+            progress(first + len(rows) - len(waiting), len(inputs))
     if waiting:
         block[len(waiting) :] = block[0]
-        _see(network, block, waiting, found, device)
+        _embed_block(network, block, waiting, found, device)
         store.add(name, [key for _, key in waiting], found[[place for place, _ in waiting]])
-        if told is not None:
-            told(len(inputs), len(inputs))
+        if progress is not None:
+            progress(len(inputs), len(inputs))
     return found
 
 
-def _see(
+def _embed_block(
     network: nn.Module, block: np.ndarray, waiting: list[tuple[int, bytes]], found: np.ndarray,
     device: torch.device | str,
 ) -> None:  # fmt: skip

@@ -1,38 +1,41 @@
-"""Fine-tuning: a frozen encoder learns too, once the subgroups are found, and only as far as that helps the diagnosis.
+"""Fine-tuning: a frozen encoder is trained after the subgroups are found, as long as that improves the diagnosis.
 
-Beliefs stay what they are, so that subgroups cannot drift. Nothing but the weights moves either: batch normalisation
-keeps its statistics, for batches of large images are too small to tell them.
+Beliefs are fixed, so that subgroups cannot drift. Batch normalisation keeps its statistics, because batches of large
+images are too small to estimate them.
 """
 
 import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from phenogroups.data.batches import training_batches
+from phenogroups.data.batches import shuffled_batches, training_batches
 from phenogroups.data.stored import Inputs
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
-from phenogroups.training.em import Progress, Trainable
+from phenogroups.training.em import Progress
+
+if TYPE_CHECKING:
+    from phenogroups.methods.base import DeepMethod
 
 LEAST_ROWS, MOST_ROWS = 8, 64  # of a batch
-BATCHES = 4  # of those in which the encoder sees soonest, in a batch that it learns from: gradients need memory
+BATCHES = 4  # a training batch has so many of the encoder's fastest batches of prediction, at most
 
-SURE = 2  # standard errors by which the judges must do better: a few dozen of them are easily lucky
+SURE = 2  # standard errors by which held-out losses must improve: a few dozen subjects improve easily by chance
 
-Judge = Callable[[Encoder, Network], np.ndarray]  # of each of some others, how badly it is diagnosed; less is better
+Judge = Callable[[Encoder, Network], np.ndarray]  # the loss of the diagnosis of each held-out subject
 
 
 def fine_tune(
-    method: Trainable, eyes: Encoder, network: Network, beliefs: Any, inputs: Inputs, diagnosis: np.ndarray, *,
+    method: "DeepMethod", eyes: Encoder, network: Network, beliefs: Any, inputs: Inputs, diagnosis: np.ndarray, *,
     epochs: int, seed: int, device: torch.device, judge: Judge, progress: Progress | None,
 ) -> tuple[Encoder, Network, list[dict[str, float]]]:  # fmt: skip
-    """The eyes and the network at their best by the judge, before or after an epoch, and what each epoch brought."""
+    """The frozen encoder and the network of the epoch that the judge finds best, or as given; and one row per epoch."""
     frozen = judge(eyes, network)
     best, rows = (eyes, network), [{"fine_tuned": 0.0, "held_out_loss": float(frozen.mean()), "kept": 1.0}]
     eyes, network = deepcopy(eyes).to(device), deepcopy(network).to(device).eval()
@@ -49,12 +52,12 @@ def fine_tune(
         for epoch in range(1, epochs + 1):
             began, total = time.perf_counter(), 0.0
             batches = training_batches(
-                inputs, labels, size=size, steps=steps, views=method.views,
+                inputs, labels, shuffled_batches(len(inputs), size, steps), views=method.views,
                 partners=lambda index: method.partners(index, beliefs), augmentation=method.augment(inputs.shape[1:]),
                 device=device,
             )  # fmt: skip
             for step, batch in enumerate(batches, start=1):
-                # what was trained on embeddings is given embeddings, now with a way back to the image
+                # the network gets embeddings as before, now with gradients to the encoder
                 seen = replace(batch, views=tuple(eyes(view) for view in batch.views))
                 loss = torch.stack(list(method.losses(network, seen, beliefs).values())).sum()
                 optimizer.zero_grad(set_to_none=True)
@@ -79,6 +82,6 @@ def fine_tune(
 
 
 def is_better(losses: np.ndarray, before: np.ndarray) -> bool:
-    """Whether the same subjects lose less by more than chance may bring."""
+    """Whether the losses of the same subjects are lower by more than chance may bring."""
     gain = before - losses
     return bool(gain.mean() > SURE * gain.std(ddof=1) / np.sqrt(len(gain)))

@@ -1,4 +1,4 @@
-"""Jobs in processes of their own: what one of them leaves behind, or dies of, does not touch the next.
+"""Jobs in processes of their own, so that a crash or a leak of one does not affect the next.
 
 On Linux one server imports the package once and forks for every job, which starts in milliseconds; elsewhere every job
 starts a new interpreter. Nothing of the caller's script is run again, so it needs no `if __name__ == "__main__"`.
