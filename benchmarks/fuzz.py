@@ -37,11 +37,11 @@ from phenogroups.data.cohort import Cohort
 from phenogroups.data.decoding import decode
 from phenogroups.data.reading import prepare
 from phenogroups.data.tables import TableSpec, read_cohort, read_features_file, read_table, spec_from_json
-from phenogroups.discovery import discover
 from phenogroups.methods import build_method, load
 from phenogroups.recipes import FOLDER, RECIPES, recipe
 from phenogroups.report.material import Material
 from phenogroups.training.run import MATERIAL, MODEL, RECIPE, read_recipe, versions, write_whole
+from phenogroups.workflows.discover import discover
 
 EXPECTED = (ValueError, OSError)  # one message and exit code 2
 SLOW, GROWTH = 5.0, 500  # seconds of processor, megabytes: a surprise

@@ -13,9 +13,9 @@ import pandas as pd
 from PIL import Image
 
 from phenogroups import Cohort, DeepUCSL, discover, drawn_digits, load
-from phenogroups.data.checking import check_table
+from phenogroups.data.quality import check_table
 from phenogroups.data.tables import TableSpec, read_table
-from phenogroups.prediction import predict_table
+from phenogroups.workflows.predict import predict_table
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--out", type=Path, default=Path("my-study"), help="folder of the pictures, the table and the run")

@@ -14,16 +14,16 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from closeness import ABSOLUTE, RELATIVE
 from phenogroups import cli
-from phenogroups.comparison import compare
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.tables import TableSpec, read_cohort
-from phenogroups.discovery import discover
 from phenogroups.methods import METHODS, Consensus, PlainKMeans, build_method, load, settings_of
 from phenogroups.methods.base import Prediction
 from phenogroups.methods.consensus import AGREEING, align
 from phenogroups.methods.kmeans import Means
-from phenogroups.prediction import predict_table
 from phenogroups.training.run import RunError
+from phenogroups.workflows.compare import compare
+from phenogroups.workflows.discover import discover
+from phenogroups.workflows.predict import predict_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -17,10 +17,10 @@ from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.reading import Reading
 from phenogroups.data.streaming import blocks_of, cached_rows, decoded_blocks, rows_of_block
 from phenogroups.data.tables import TableSpec, read_inputs, spec_from_json
-from phenogroups.discovery import discover
 from phenogroups.methods import Consensus, DeepUCSL, PlainKMeans, load
-from phenogroups.prediction import NAMED, predict_table
 from phenogroups.training.run import read_recipe
+from phenogroups.workflows.discover import discover
+from phenogroups.workflows.predict import NAMED, predict_table
 
 QUICK = {"epochs": 1, "steps": 1, "batch_size": 16}
 SPEC = TableSpec(image="scan", subject="id")

@@ -19,10 +19,10 @@ from closeness import ABSOLUTE, RELATIVE, assert_same_prediction
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.data.tables import TableSpec, read_cohort, resolve_features
-from phenogroups.discovery import discover
 from phenogroups.methods import DeepUCSL, PlainKMeans, Prediction, load
-from phenogroups.prediction import predict_table
 from phenogroups.training.run import RunError, check_writable, new_run_folder, write_model
+from phenogroups.workflows.discover import discover
+from phenogroups.workflows.predict import predict_table
 
 FILES = ["history.csv", "model.safetensors", "recipe.json", "report.html", "report.safetensors"]
 FILES += ["scores.json", "subgroups.csv"]
@@ -31,7 +31,7 @@ QUICK = {"epochs": 2, "steps": 3, "restarts": 1}
 PREDICT = """
 import sys, numpy as np, phenogroups
 from phenogroups.data.tables import read_inputs, spec_from_json
-from phenogroups.prediction import predict_table
+from phenogroups.workflows.predict import predict_table
 from phenogroups.training.run import read_recipe
 
 run, table, folder = sys.argv[1:]

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from phenogroups import cli
-from phenogroups.choosing import MOST_SUBJECTS, number_of_subgroups
 from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.methods import DeepUCSL
+from phenogroups.workflows.choose import MOST_SUBJECTS, number_of_subgroups
 
 
 def table(cohort, path):

@@ -21,7 +21,6 @@ from phenogroups.evaluation.scores import Scores, score
 from phenogroups.methods import Consensus, Method, Prediction, name_of, settings_of
 from phenogroups.methods.base import predict_together
 from phenogroups.methods.consensus import AGREEING
-from phenogroups.prediction import prediction_columns
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page, write_page_of_none
 from phenogroups.training.checkpoint import FORMAT as KEPT_FORMAT
@@ -38,6 +37,7 @@ from phenogroups.training.run import (
     write_model,
     write_whole,
 )
+from phenogroups.workflows.predict import prediction_columns
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from phenogroups import cli
-from phenogroups.data.checking import check_cohort, check_table
+from phenogroups.data.quality import check_cohort, check_table
 from phenogroups.data.reading import Reading
 from phenogroups.data.tables import TableSpec, read_table
 

@@ -13,14 +13,14 @@ from scipy.stats import ttest_ind
 
 import phenogroups
 from phenogroups import cli
-from phenogroups.comparison import OUTPUTS, build_methods, compare, kind_of, plan
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.study import Study
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import METHODS, Classifier, PlainKMeans
 from phenogroups.training.run import RunError
+from phenogroups.workflows.compare import OUTPUTS, build_methods, compare, kind_of, plan
 
-MODULE = sys.modules["phenogroups.comparison"]
+MODULE = sys.modules["phenogroups.workflows.compare"]
 COMMAND = [sys.executable, "-m", "phenogroups.cli", "compare"]
 QUICK = {"epochs": 1, "steps": 2}
 

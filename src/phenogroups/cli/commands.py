@@ -1,44 +1,23 @@
-"""The command line: thin sentences over the package. Heavy imports wait until a command needs them."""
+"""The commands. Heavy imports wait until a command needs them."""
 
-import os
-import re
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
-import tyro
 from rich.console import Console
 from tyro.conf import Positional, arg, subcommand
 
-if TYPE_CHECKING:
-    import pandas as pd
+from phenogroups.cli.options import Who, parse_settings, parse_subgroups
+from phenogroups.cli.progress import ERR, OUT, aside, comparing_bar, counting_bar, embedding_words, say, training_bar
+from phenogroups.cli.stopping import INCOMPLETE, code_of
 
-    from phenogroups.comparison import Comparison, Step
+if TYPE_CHECKING:
     from phenogroups.data.cohort import Cohort
     from phenogroups.data.study import Study
-    from phenogroups.data.tables import TableSpec
-    from phenogroups.discovery import Discovery
     from phenogroups.evaluation.number import Choice
     from phenogroups.methods import Method
-    from phenogroups.recipes import Recipe
-
-# exit codes: written, but some subjects could not be assigned; stopped, 128 and the number of the signal as in shells
-INCOMPLETE, INTERRUPTED, TERMINATED = 3, 128 + signal.SIGINT, 128 + signal.SIGTERM
-# what a terminal would obey instead of showing it: escape sequences, and marks that turn text around
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-OUT = Console()
-ERR = Console(stderr=True)
-EPOCHS_ARE_KEPT = "Finished epochs are kept: the same command with --resume goes on."
-
-Column = Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")]
-Columns = Annotated[tuple[str, ...], arg(metavar="COLUMN ...", help_behavior_hint="")]
-Words = Annotated[tuple[str, ...], arg(metavar="WORD ...", help_behavior_hint="")]
+    from phenogroups.workflows.compare import Comparison
+    from phenogroups.workflows.discover import Discovery
 
 
 @dataclass(frozen=True)
@@ -60,9 +39,9 @@ class Demo:
 
     def run(self) -> None:
         from phenogroups.data.examples.drawn import drawn_digits
-        from phenogroups.discovery import discover
         from phenogroups.methods import build_method
         from phenogroups.training.run import check_writable
+        from phenogroups.workflows.discover import discover
 
         check_writable(self.out)
         method = build_method(
@@ -76,143 +55,6 @@ class Demo:
         with training_bar(method) as progress:
             found = discover(cohort, method, self.out, beside=beside, progress=progress, resume=self.resume, note=aside)
         say_what_was_found(found)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableColumns:
-    """How a table is read: one row per subject."""
-
-    image: Column = None
-    """Column of image paths; without it, columns of numbers are used."""
-    features: Columns = ()
-    """Columns of numbers; by default all that have no other meaning."""
-    features_file: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Instead of columns: .npy, .npz or .parquet, by subject or with one row per row of the table."""
-    folder: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: the table's)")] = None
-    """Where image paths begin, and which they must not leave."""
-    diagnosis: Annotated[str, arg(metavar="COLUMN")] = "diagnosis"
-    """Column that tells patients from controls."""
-    control: Words = ()
-    """Words of that column that mean control (0 and control are understood)."""
-    patient: Words = ()
-    """Words of that column that mean patient (1 and patient are understood)."""
-    subject: Column = None
-    """Column that names the row; by default row1, row2, ..."""
-    group: Column = None
-    """Column of rows that must stay together, such as both eyes of one person."""
-    covariates: Columns = ()
-    """Columns such as age, sex, site: not learned from."""
-    truth: Column = None
-    """Column of known subgroups, for evaluation only."""
-    split: Column = None
-    """Column whose word train means trained on; all other rows are held out."""
-    size: Annotated[tuple[int, ...], arg(metavar="SIDE ...", help_behavior_hint="")] = ()
-    """Resize images to this (height width, or depth height width); by default, pictures from 64 pixels a side on to
-    224 224, unless another encoder than lite0 is named."""
-    frame: Annotated[tuple[int, ...], arg(metavar="SIDE ...", help_behavior_hint="")] = ()
-    """Then crop or pad them to this about their centre, without a change of scale."""
-    channels: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: as found)")] = None
-    """1 for grey, 3 for colour."""
-    intensity: Annotated[
-        Literal["unit", "minmax", "standardise", "imagenet"] | None,
-        arg(metavar="{unit,minmax,standardise,imagenet}", help_behavior_hint="(default: unit)"),
-    ] = None
-    """What is done to the numbers of each image; unit: integers to 0..1, others as they are."""
-    cache: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: only from 0.5 GB on)")] = None
-    """Decode images once into a file in this folder and train from there, whatever the cohort's size; what a frozen
-    encoder makes of images is kept there too."""
-    recipe: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
-    """Settings of one of the paper's cohorts, such as odir or odir-fast, or a TOML file; other options win over it."""
-
-    def chosen(self) -> "Recipe":
-        from phenogroups.recipes import Recipe, recipe
-
-        return Recipe() if self.recipe is None else recipe(self.recipe)
-
-    def prepare(
-        self, table: Path, spec: "TableSpec | None" = None, *, resized: bool = True
-    ) -> "tuple[pd.DataFrame, Path, TableSpec]":
-        """The rows of a table or of a folder, where their images lie, and which column means what.
-
-        `resized`: pictures that suit the default encoder are read at the size that it was trained at.
-        """
-        from phenogroups.data.layouts import open_table
-        from phenogroups.data.reading import Reading
-        from phenogroups.data.tables import resolve_features, resolve_size
-
-        if self.image is not None and self.features_file is not None:
-            raise ValueError("Expected --image or --features-file. Received both. Say which is to be learned from.")
-        found = open_table(table, self.folder)
-        for note in found.notes:
-            say(note, ERR)
-        if spec is not None:
-            return found.rows, found.folder, spec
-        given = {f.name: getattr(self, f.name) for f in fields(TableColumns) if getattr(self, f.name) != f.default}
-        columns = {name: value for name, value in given.items() if name in vars(found.spec)}
-        columns |= {} if self.features_file is None else {"features_file": str(self.features_file), "image": None}
-        chosen = self.chosen()
-        reading = {name: given[name] for name in vars(Reading()) if name in given}
-        rows, spec = chosen.rows(found.rows, chosen.spec(found.spec, columns, reading))
-        spec = resolve_features(rows, spec)
-        if resized and (spec_of_size := resolve_size(rows, spec, found.folder)) != spec:
-            spec = spec_of_size
-            say("Images are resized to 224 x 224, at which the encoder lite0 was trained (--size for another).", ERR)
-        return rows, found.folder, spec
-
-    def read(self, table: Path, spec: "TableSpec | None" = None, *, resized: bool = True) -> "tuple[Cohort, TableSpec]":
-        """The cohort and how it was read, its feature columns named; a `spec` given is that of an earlier table."""
-        from phenogroups.data.stored import StoredRows
-        from phenogroups.data.tables import read_cohort
-
-        rows, home, spec = self.prepare(table, spec, resized=resized)
-        with counting_bar("reading") as progress:
-            cohort = read_cohort(
-                rows, spec, folder=home, name=table.resolve().stem, cache=self.cache, progress=progress
-            )
-        images = f"images of shape {cohort.input_shape}" if spec.image else f"{cohort.input_shape[0]} features"
-        seen = f"features {', '.join(spec.features)}" if spec.features else images
-        if isinstance(cohort.inputs, StoredRows):
-            say(f"decoded images are kept in {cohort.inputs.path}; delete it when you need them no more", ERR)
-        say(f"{cohort.is_patient.sum()} patients and {(~cohort.is_patient).sum()} controls, {seen}")
-        return cohort, spec
-
-
-@dataclass(frozen=True, kw_only=True)
-class Who(TableColumns):
-    """Whom a command is about: a table, a folder or an example cohort."""
-
-    cohort: Annotated[Positional[str], arg(metavar="COHORT")]
-    """CSV, TSV or Parquet with one row per subject; a folder: <class>/*, BIDS, one per site, ODIR-5K, Kermany's X-rays
-    or OCT; or an example: drawn, drawn_brains, mnist0 to mnist9, pneumonia."""
-    data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: PHENOGROUPS_DATA)")] = None
-    """Folder of an example's public files."""
-    labels: Annotated[Path | None, arg(metavar="JSON", help_behavior_hint="")] = None
-    """Known subgroups of an example, read by evaluation only."""
-    subjects: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: all)")] = None
-    """So many of an example, for a trial."""
-
-    def example(self) -> "Study | None":
-        """The example of this name; None if a table or folder is meant."""
-        from phenogroups.data.cohort import CohortError
-        from phenogroups.data.examples.named import EXAMPLES, example
-
-        if self.cohort in EXAMPLES:
-            given = [f.name for f in fields(TableColumns) if getattr(self, f.name) != f.default and f.name != "recipe"]
-            given += ["test"] if getattr(self, "test", None) is not None else []
-            chosen = self.chosen()
-            if given or chosen.table or chosen.reading:
-                options = ", ".join(f"--{name.replace('_', '-')}" for name in given) or f"the recipe {chosen.name}"
-                raise ValueError(f"Expected {options} only with a table. Received: the example {self.cohort}.")
-            with ERR.status(f"reading {self.cohort}"):
-                return example(self.cohort, data=self.data, labels=self.labels, subjects=self.subjects)
-        given = [f"--{name}" for name in ("data", "labels", "subjects") if getattr(self, name) is not None]
-        if given or not Path(self.cohort).exists():
-            missing = ", which does not exist" if not given else f" with {', '.join(given)}, which are for examples"
-            raise CohortError(
-                f"Expected a folder, a table of subjects or an example cohort ({', '.join(EXAMPLES)}). "
-                f"Received: {self.cohort}{missing}."
-            )
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,9 +103,9 @@ class Discover(Who):
         import shutil
         from dataclasses import asdict
 
-        from phenogroups.discovery import discover, report_none
         from phenogroups.methods import build_method
         from phenogroups.training.run import check_writable
+        from phenogroups.workflows.discover import discover, report_none
 
         check_writable(self.out)
         chosen = self.chosen()
@@ -330,8 +172,8 @@ class Discover(Who):
         return self.out.resolve().with_name(self.out.resolve().name + ".choosing")
 
     def choose(self, cohort: "Cohort", method: "Method", least: int, most: int) -> "Choice":
-        from phenogroups.choosing import number_of_subgroups
         from phenogroups.data.embeddings import telling_of_embeddings
+        from phenogroups.workflows.choose import number_of_subgroups
 
         def seen(done: int, total: int) -> None:
             status.update(f"looking for the number of subgroups: {embedding_words(done, total)}")
@@ -375,8 +217,8 @@ class Compare(Who):
 
     def run(self) -> int:
         with ERR.status("starting"):
-            from phenogroups.comparison import build_methods, check_folder, compare
             from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
+            from phenogroups.workflows.compare import build_methods, check_folder, compare
 
         chosen = self.chosen()
         subgroups = self.subgroups or (None if self.recipe is None else chosen.subgroups)
@@ -423,8 +265,8 @@ class Check(Who):
     """
 
     def run(self) -> int:
-        from phenogroups.data.checking import Findings, check_cohort, check_table
         from phenogroups.data.cohort import CohortError
+        from phenogroups.data.quality import Findings, check_cohort, check_table
 
         try:
             study = self.example()
@@ -467,7 +309,7 @@ class Predict:
     """CSV to write."""
 
     def run(self) -> int:
-        from phenogroups.prediction import predict_table
+        from phenogroups.workflows.predict import predict_table
 
         table = self.table.resolve() if self.table.is_dir() else self.table  # a folder may be called "."
         out = self.out or table.with_suffix(".subgroups.csv")
@@ -510,79 +352,6 @@ Command = (
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one command; an error that the user can mend is one message, not a traceback."""
-    # threads that sleep between operations instead of spinning: several times faster where cores are shared, and read
-    # only once, when torch is first imported
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    command: Any = tyro.cli(
-        Command,  # pyright: ignore[reportArgumentType]
-        args=arguments,
-        prog="phenogroups",
-        description="Find disease subgroups by contrasting patients with healthy controls.",
-    )
-    try:
-        with stopped_by_sigterm():
-            return command.run() or 0
-    except (ValueError, FloatingPointError, OSError) as error:
-        who, ERR.quiet = "phenogroups, another process" if ERR.quiet else "phenogroups", False
-        by_the_disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
-        kept = f" {EPOCHS_ARE_KEPT}" if by_the_disk and has_epochs(command) else ""
-        say(f"{who}: {error}{kept}", ERR)
-        return 2
-    except KeyboardInterrupt as stop:
-        kept = "nothing was written"
-        if getattr(command, "cache", None):
-            kept += ", but what was decoded: the same command goes on"
-        say(f"phenogroups: stopped; {EPOCHS_ARE_KEPT if has_epochs(command) else f'{kept}.'}", ERR)
-        return code_of(stop)
-
-
-class Terminated(KeyboardInterrupt):
-    """As Ctrl-C, which is ignored by whatever a script or some runners start in the background."""
-
-
-@contextmanager
-def stopped_by_sigterm() -> Iterator[None]:
-    """Within, SIGTERM stops a command as Ctrl-C does: files are left whole, and it says what is kept."""
-
-    def stop(*_: object) -> None:
-        raise Terminated
-
-    is_main = threading.current_thread() is threading.main_thread()  # only there can signals be handled
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def code_of(stop: KeyboardInterrupt) -> int:
-    return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
-
-
-def has_epochs(command: Any) -> bool:
-    """Whether what a command trained before it was interrupted is kept."""
-    if "phenogroups.training.checkpoint" not in sys.modules:  # nothing was trained, and an import now takes seconds
-        return False
-    from phenogroups.training.checkpoint import is_kept
-
-    return hasattr(command, "resume") and is_kept(command.out)
-
-
-def aside(text: str) -> None:
-    say(text, ERR)
-
-
-def say(text: str, where: Console = OUT) -> None:
-    """As it is: a path or a message is neither markup nor to be broken into lines, and moves no cursor."""
-    text = OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
-    where.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
 def say_who_sees(method: "Method", cohort: "Cohort") -> None:
     """Which encoder looks at images, and whether it learns."""
     from phenogroups.methods import Consensus
@@ -620,102 +389,3 @@ def say_what_was_compared(found: "Comparison") -> None:
         say(failure)
     run_now = f"{found.ran} of {len(found.cells)} cells were run now"
     say(f"Written: {found.folder} ({run_now}). Open {found.folder / 'compare.html'} in a browser.")
-
-
-@contextmanager
-def comparing_bar() -> Iterator[Callable[["Step"], None]]:
-    """A line that says which cell is at work, how far it is and how long all will take; finished cells stay above."""
-    from datetime import timedelta
-
-    from rich.progress import BarColumn, Progress, SpinnerColumn
-
-    columns = (SpinnerColumn(), "{task.description}", BarColumn(20), "{task.fields[left]}")
-    with Progress(*columns, console=ERR, transient=True, disable=not ERR.is_terminal) as bar:
-        task = bar.add_task("starting", total=None, left="")
-
-        def show(step: "Step") -> None:
-            if step.doing in ("finished", "failed"):
-                say(str(step), ERR)
-                return
-            if step.doing == "begins" and not ERR.is_terminal:
-                say(str(step), ERR)
-            done = step.cell - 1 + step.epoch / (step.epochs or 1)
-            left = "" if step.left is None else f"{timedelta(seconds=round(step.left))} left"
-            bar.update(task, description=str(step), completed=done, total=step.cells, left=left)
-
-        yield show
-
-
-@contextmanager
-def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None] | None]:
-    """A bar over the epochs, with the losses and the time left; before it, one over the images that are embedded.
-
-    None is told of epochs if the method has none.
-    """
-    from rich.progress import BarColumn, Progress, TimeRemainingColumn
-
-    from phenogroups.data.embeddings import telling_of_embeddings
-
-    epochs = getattr(method, "passes", None)
-    columns = ("{task.description}", BarColumn(), "{task.fields[losses]}", TimeRemainingColumn(), "left")
-    with Progress(*columns, console=ERR) as bar:
-        looking = bar.add_task("", losses="", visible=False)
-        task = bar.add_task(f"epoch 1/{epochs}", total=epochs, losses="", visible=epochs is not None)
-
-        def show(row: dict[str, float]) -> None:
-            losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name not in ("epoch", "run"))
-            run = f"run {row['run']}, " if "run" in row else ""
-            epoch = min(int(row["epoch"]) + 1, epochs or 1)
-            bar.update(task, completed=row["epoch"], losses=losses, description=f"{run}epoch {epoch}/{epochs}")
-
-        def seen(done: int, total: int) -> None:
-            words = embedding_words(done, total)
-            bar.update(looking, completed=done, total=total, description=words, visible=done < total)
-
-        with telling_of_embeddings(seen):
-            yield show if epochs is not None else None
-
-
-def embedding_words(done: int, total: int) -> str:
-    return f"embedding images {done:,} of {total:,}"
-
-
-@contextmanager
-def counting_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    from rich.progress import Progress
-
-    with Progress(console=ERR, transient=True, disable=not ERR.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def parse_subgroups(words: str) -> tuple[int, int]:
-    """The least and the greatest number that was asked for: 3 is 3 and 3."""
-    try:
-        least, _, most = "2:6".partition(":") if words == "auto" else words.partition(":")
-        numbers = int(least), int(most or least)
-        if 2 <= numbers[0] <= numbers[1]:
-            return numbers
-    except ValueError:
-        pass
-    raise ValueError(f"Expected --subgroups as a number from 2 on, a range such as 2:6, or auto. Received: {words!r}.")
-
-
-def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """name=value pairs, the values as JSON where they are, as words otherwise."""
-    import json
-
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ValueError(f"Expected settings as NAME=VALUE. Received: {pair!r}.")
-        try:
-            settings[name] = json.loads(value)
-        except ValueError:
-            settings[name] = value
-    return settings
-
-
-if __name__ == "__main__":
-    sys.exit(main())

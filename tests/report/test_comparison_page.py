@@ -7,9 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
-from phenogroups.comparison import EMBEDDED, compare
 from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.training.cells import _checksum
+from phenogroups.workflows.compare import EMBEDDED, compare
 
 QUICK = {"epochs": 1, "steps": 2}
 

@@ -1,0 +1,35 @@
+"""How a command ends before it is done: by Ctrl-C or SIGTERM, and with which exit code."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# exit codes: written, but some subjects could not be assigned; stopped, 128 and the number of the signal as in shells
+INCOMPLETE, INTERRUPTED, TERMINATED = 3, 128 + signal.SIGINT, 128 + signal.SIGTERM
+
+
+class Terminated(KeyboardInterrupt):
+    """As Ctrl-C, which is ignored by whatever a script or some runners start in the background."""
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Within, SIGTERM stops a command as Ctrl-C does: files are left whole, and it says what is kept."""
+
+    def stop(*_: object) -> None:
+        raise Terminated
+
+    is_main = threading.current_thread() is threading.main_thread()  # only there can signals be handled
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def code_of(stop: KeyboardInterrupt) -> int:
+    return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
