@@ -35,8 +35,11 @@ from rich.table import Table
 from phenogroups.cli import say
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.decoding import decode
+from phenogroups.data.features import read_features_file
+from phenogroups.data.opening import open_cohort
 from phenogroups.data.reading import prepare
-from phenogroups.data.tables import TableSpec, read_cohort, read_features_file, read_table, spec_from_json
+from phenogroups.data.table_files import read_table
+from phenogroups.data.tables import TableSpec, spec_from_json
 from phenogroups.methods import build_method, load
 from phenogroups.recipes import FOLDER, RECIPES, recipe
 from phenogroups.report.material import Material
@@ -339,7 +342,7 @@ def table_targets(folder: Path) -> dict[str, Target]:
 
     def read(spec: TableSpec) -> None:
         table = read_table(path)
-        cohort = read_cohort(table, spec, folder=folder)
+        cohort = open_cohort(table, spec, folder=folder)
         if len(cohort) != len(table) or not np.isfinite(cohort.inputs).all():
             raise AssertionError("the cohort is not the table")
 

@@ -13,8 +13,9 @@ import pandas as pd
 from PIL import Image
 
 from phenogroups import Cohort, DeepUCSL, discover, drawn_digits, load
+from phenogroups.data.opening import open_table
 from phenogroups.data.quality import check_table
-from phenogroups.data.tables import TableSpec, read_table
+from phenogroups.data.tables import TableSpec
 from phenogroups.workflows.predict import predict_table
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -35,7 +36,7 @@ rows[:5].drop(columns="dx").to_csv(home / "new.csv", index=False)  # people of w
 
 # from here on, it is your own folder
 spec = TableSpec(image="scan", subject="id", diagnosis="dx", control=("HC",), patient=("SZ",), covariates=("age",))
-print(check_table(read_table(home / "subjects.csv"), spec, folder=home).verdict)
+print(check_table(open_table(home / "subjects.csv", spec)).verdict)
 
 cohort = Cohort.from_table(home / "subjects.csv", **vars(spec))
 run = home / "run"

@@ -25,8 +25,10 @@ from torch.overrides import TorchFunctionMode
 from phenogroups import cli
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.decoding import UnreadableInput, decode
+from phenogroups.data.features import read_features_file
 from phenogroups.data.reading import Reading, prepare
-from phenogroups.data.tables import TableSpec, read_features_file, read_table, spec_from_json
+from phenogroups.data.table_files import read_table
+from phenogroups.data.tables import TableSpec, spec_from_json
 from phenogroups.data.text import as_bytes, from_bytes
 from phenogroups.data.untrusted import parse_json, read_limited
 from phenogroups.methods import VAE, Consensus, DeepUCSL, PlainKMeans, load

@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 from closeness import ABSOLUTE, RELATIVE, assert_same_prediction
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.examples.drawn_table import drawn_table
-from phenogroups.data.tables import TableSpec, read_cohort, resolve_features
+from phenogroups.data.opening import open_table, read_cohort
+from phenogroups.data.tables import TableSpec
 from phenogroups.methods import DeepUCSL, PlainKMeans, Prediction, load
 from phenogroups.training.run import RunError, check_writable, new_run_folder, write_model
 from phenogroups.workflows.discover import discover
@@ -30,12 +31,14 @@ QUICK = {"epochs": 2, "steps": 3, "restarts": 1}
 
 PREDICT = """
 import sys, numpy as np, phenogroups
-from phenogroups.data.tables import read_inputs, spec_from_json
+from phenogroups.data.inputs import read_inputs
+from phenogroups.data.opening import open_table
+from phenogroups.data.tables import spec_from_json
 from phenogroups.workflows.predict import predict_table
 from phenogroups.training.run import read_recipe
 
 run, table, folder = sys.argv[1:]
-inputs = read_inputs(table, spec_from_json(read_recipe(run)["table"]))
+inputs = read_inputs(open_table(table, spec_from_json(read_recipe(run)["table"])))
 method = phenogroups.load(run)
 together = method.predict_cohort(inputs)
 alone = [method.predict_cohort(inputs[row : row + 1]) for row in (0, 50, 63, 64, 119)]
@@ -61,8 +64,8 @@ def made(request, tmp_path_factory):
         rows |= {f"x{j}": cohort.inputs[:, j] for j in range(6)}
         spec = TableSpec(subject="id")
     pd.DataFrame(rows).to_csv(home / "subjects.csv", index=False)
-    spec = resolve_features(pd.DataFrame(rows), spec)
-    cohort = read_cohort(home / "subjects.csv", spec)
+    table = open_table(home / "subjects.csv", spec)
+    spec, cohort = table.spec, read_cohort(table)
     return home, cohort, discover(cohort, DeepUCSL(**QUICK), home / "run", table=asdict(spec))
 
 

@@ -273,9 +273,9 @@ class Check(Who):
             if study is not None:
                 found = check_cohort(study.cohort)
             else:
-                rows, home, spec = self.prepare(Path(self.cohort))
+                table, chosen = self.open(Path(self.cohort)), self.chosen()
                 with counting_bar("reading") as progress:
-                    found = check_table(rows, spec, folder=home, progress=progress)
+                    found = check_table(table, subgroups=chosen.subgroups, held_out=chosen.held_out, progress=progress)
         except CohortError as error:  # so wrong that nothing else could be looked at
             found = Findings(problems=[str(error)])
         for fact in found.facts:

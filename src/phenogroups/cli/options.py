@@ -9,11 +9,9 @@ from tyro.conf import Positional, arg
 from phenogroups.cli.progress import ERR, counting_bar, say
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from phenogroups.data.cohort import Cohort
     from phenogroups.data.study import Study
-    from phenogroups.data.tables import TableSpec
+    from phenogroups.data.tables import Table, TableSpec
     from phenogroups.recipes import Recipe
 
 Column = Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")]
@@ -72,52 +70,42 @@ class TableColumns:
 
         return Recipe() if self.recipe is None else recipe(self.recipe)
 
-    def prepare(
-        self, table: Path, spec: "TableSpec | None" = None, *, resized: bool = True
-    ) -> "tuple[pd.DataFrame, Path, TableSpec]":
-        """The rows of a table or of a folder, where their images lie, and which column means what.
+    def open(self, source: Path, spec: "TableSpec | None" = None, *, resized: bool = True) -> "Table":
+        """The rows of a table or folder and what their columns mean; a `spec` given is that of an earlier table.
 
-        `resized`: pictures that suit the default encoder are read at the size that it was trained at.
+        `resized`: images that suit the default encoder are read at the size that it was trained at.
         """
-        from phenogroups.data.layouts import open_table
+        from phenogroups.data.opening import open_table
         from phenogroups.data.reading import Reading
-        from phenogroups.data.tables import resolve_features, resolve_size
+        from phenogroups.data.tables import TableSpec
 
-        if self.image is not None and self.features_file is not None:
-            raise ValueError("Expected --image or --features-file. Received both. Say which is to be learned from.")
-        found = open_table(table, self.folder)
-        for note in found.notes:
-            say(note, ERR)
-        if spec is not None:
-            return found.rows, found.folder, spec
         given = {f.name: getattr(self, f.name) for f in fields(TableColumns) if getattr(self, f.name) != f.default}
-        columns = {name: value for name, value in given.items() if name in vars(found.spec)}
-        columns |= {} if self.features_file is None else {"features_file": str(self.features_file), "image": None}
-        chosen = self.chosen()
-        reading = {name: given[name] for name in vars(Reading()) if name in given}
-        rows, spec = chosen.rows(found.rows, chosen.spec(found.spec, columns, reading))
-        spec = resolve_features(rows, spec)
-        if resized and (spec_of_size := resolve_size(rows, spec, found.folder)) != spec:
-            spec = spec_of_size
-            say("Images are resized to 224 x 224, at which the encoder lite0 was trained (--size for another).", ERR)
-        return rows, found.folder, spec
+        if self.features_file is not None:
+            given["features_file"] = str(self.features_file)
+        columns, reading = (
+            {f.name: given[f.name] for f in fields(of) if f.name in given} for of in (TableSpec, Reading)
+        )
+        table = open_table(source, spec or columns, reading, self.chosen(), folder=self.folder, resized=resized)
+        for note in table.notes:
+            say(note, ERR)
+        return table
 
-    def read(self, table: Path, spec: "TableSpec | None" = None, *, resized: bool = True) -> "tuple[Cohort, TableSpec]":
-        """The cohort and how it was read, its feature columns named; a `spec` given is that of an earlier table."""
+    def read(
+        self, source: Path, spec: "TableSpec | None" = None, *, resized: bool = True
+    ) -> "tuple[Cohort, TableSpec]":
+        """The cohort, and the spec by which it was read."""
+        from phenogroups.data.opening import read_cohort
         from phenogroups.data.stored import StoredRows
-        from phenogroups.data.tables import read_cohort
 
-        rows, home, spec = self.prepare(table, spec, resized=resized)
+        table = self.open(source, spec, resized=resized)
         with counting_bar("reading") as progress:
-            cohort = read_cohort(
-                rows, spec, folder=home, name=table.resolve().stem, cache=self.cache, progress=progress
-            )
-        images = f"images of shape {cohort.input_shape}" if spec.image else f"{cohort.input_shape[0]} features"
-        seen = f"features {', '.join(spec.features)}" if spec.features else images
+            cohort = read_cohort(table, self.cache, progress)
+        images = f"images of shape {cohort.input_shape}" if table.spec.image else f"{cohort.input_shape[0]} features"
+        seen = f"features {', '.join(table.spec.features)}" if table.spec.features else images
         if isinstance(cohort.inputs, StoredRows):
             say(f"decoded images are kept in {cohort.inputs.path}; delete it when you need them no more", ERR)
         say(f"{cohort.is_patient.sum()} patients and {(~cohort.is_patient).sum()} controls, {seen}")
-        return cohort, spec
+        return cohort, table.spec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -216,24 +216,17 @@ class Cohort:
         cache: str | Path | None = None,
         **columns: Any,
     ) -> "Cohort":
-        """A cohort from a table with one row per subject, or from a folder; the words are those of `tables.TableSpec`.
+        """A cohort from a table with one row per subject, from a folder or from a frame.
 
-        Image paths begin in `folder`, by default the table's own. With a folder `cache`, images are decoded into a file
-        there and stay on disk. Unless a `reading` is given, images from 64 pixels a side on are resized to 224, at
-        which the default encoder was trained.
+        `columns` are fields of `tables.TableSpec`. Image paths begin in `folder`, by default the table's own. With a
+        folder `cache`, images are decoded into a file there and stay on disk. Unless a `reading` is given, images from
+        64 pixels a side on are resized to 224, at which the default encoder was trained.
         """
-        from phenogroups.data.layouts import read_layout
-        from phenogroups.data.tables import TableSpec, home_of, read_cohort, read_table, resolve_size
+        from phenogroups.data.opening import open_cohort
 
-        if isinstance(table, str | Path) and Path(table).is_dir():
-            layout = read_layout(table)
-            rows, home, spec = layout.rows, layout.folder, replace(layout.spec, **columns)
-        else:
-            rows, home, spec = read_table(table), home_of(table, folder), TableSpec(**columns)
-        if "reading" not in columns:
-            spec = resolve_size(rows, spec, home)
-        name = Path(table).resolve().stem if isinstance(table, str | Path) else None
-        return read_cohort(rows, spec, folder=home, name=name, cache=cache)
+        reading = columns.pop("reading", None)
+        given = None if reading is None else vars(reading)
+        return open_cohort(table, columns, given, cache=cache, folder=folder, resized=reading is None)
 
 
 def refuse_repeated(subject: np.ndarray) -> None:

@@ -1,15 +1,15 @@
-"""Folders that are understood without a table: each becomes the same rows and spec that a table would give."""
+"""Folder layouts that need no table: each gives the rows and the spec that a table would give."""
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
 from phenogroups.data.cohort import CohortError
 from phenogroups.data.decoding import ENDINGS, PICTURES, VOLUMES, says_dicom
-from phenogroups.data.tables import TableSpec, read_table
+from phenogroups.data.table_files import read_table
+from phenogroups.data.tables import Table, TableSpec
 
 SPLITS = ("train", "val", "validation", "test")
 XRAY_PATIENT = re.compile(r"(person\d+)_|((?:NORMAL\d*-)?IM-\d+)-")
@@ -18,17 +18,7 @@ ODIR_KINDS = {"D": "diabetes", "G": "glaucoma", "C": "cataract", "A": "amd", "M"
 ODIR_OTHERS = {"H": "hypertension", "O": "other"}
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What a folder holds, as rows of a table whose image paths lie in `folder`."""
-
-    rows: pd.DataFrame
-    spec: TableSpec
-    folder: Path
-    notes: list[str] = field(default_factory=list)  # what was assumed or left out, in plain words
-
-
-def read_layout(folder: str | Path) -> Layout:
+def read_layout(folder: str | Path) -> Table:
     """By what lies in the folder: BIDS, sites, ODIR-5K, Kermany's X-rays or OCT, a folder per class, or images only."""
     folder = Path(folder)
     if not folder.is_dir():
@@ -37,14 +27,7 @@ def read_layout(folder: str | Path) -> Layout:
     return _recognise(folder)(folder)
 
 
-def open_table(table: str | Path, folder: str | Path | None = None) -> Layout:
-    """A table or a folder alike; image paths of a table begin in `folder`, by default its own."""
-    if Path(table).is_dir():
-        return read_layout(table)
-    return Layout(read_table(table), TableSpec(), Path(folder or Path(table).parent))
-
-
-def _recognise(folder: Path) -> Callable[[Path], Layout]:
+def _recognise(folder: Path) -> Callable[[Path], Table]:
     if (folder / "participants.tsv").is_file():
         return bids
     if (folder / "full_df.csv").is_file():
@@ -98,7 +81,7 @@ def _is_image(path: Path) -> bool:
     return path.name.lower().endswith(ENDINGS) or says_dicom(path)
 
 
-def class_folders(folder: Path) -> Layout:
+def class_folders(folder: Path) -> Table:
     """folder/<class>/* or folder/train/<class>/*: the class is the word that --control and --patient tell about.
 
     Files in folder/<class>/<person>/* are one group per person; files beside each other are a person each.
@@ -121,7 +104,7 @@ def class_folders(folder: Path) -> Layout:
     return _layout(folder, rows, notes, truth="kind" if len({row["kind"] for row in rows}) > 2 else None)
 
 
-def image_folder(folder: Path) -> Layout:
+def image_folder(folder: Path) -> Table:
     """folder/*: images and nothing known of them, as for prediction."""
     paths = [path for path in _visible(folder) if path.is_file() and _is_image(path)]
     if not paths:
@@ -130,10 +113,10 @@ def image_folder(folder: Path) -> Layout:
             f"ODIR-5K (full_df.csv), or Kermany's X-rays or OCT. Received: {folder}, which has none of these."
         )
     rows = pd.DataFrame({"subject": [path.name for path in paths], "image": [path.name for path in paths]})
-    return Layout(rows, TableSpec(image="image", subject="subject"), folder)
+    return Table(rows, TableSpec(image="image", subject="subject"), folder)
 
 
-def chest_xray(folder: Path) -> Layout:
+def chest_xray(folder: Path) -> Table:
     """Kermany's chest X-rays: {train,test,val}/{NORMAL,PNEUMONIA}/*.jpeg; names tell patient and kind."""
     rows, odd = [], []
     for split, kind in _class_folders(folder):
@@ -149,7 +132,7 @@ def chest_xray(folder: Path) -> Layout:
     return _layout(folder, rows, notes, truth="kind", control=("NORMAL",), patient=("PNEUMONIA",))
 
 
-def oct2017(folder: Path) -> Layout:
+def oct2017(folder: Path) -> Table:
     """Kermany's retinal OCT: {train,test,val}/{NORMAL,CNV,DME,DRUSEN}/KIND-PATIENT-IMAGE.jpeg."""
     rows, odd = [], []
     for split, kind in _class_folders(folder):
@@ -163,7 +146,7 @@ def oct2017(folder: Path) -> Layout:
     return _layout(folder, rows, notes, truth="kind", control=("NORMAL",), patient=ill)
 
 
-def odir(folder: Path) -> Layout:
+def odir(folder: Path) -> Table:
     """ODIR-5K: full_df.csv with one row per eye; both eyes of a patient are one group, the paper's five are kept."""
     table = read_table(folder / "full_df.csv")
     missing = [column for column in ("ID", "labels", "filename") if column not in table.columns]
@@ -196,7 +179,7 @@ def odir(folder: Path) -> Layout:
     return _layout(folder, rows, notes, truth="kind", control=("normal",), patient=("ill",), covariates=("age", "sex"))
 
 
-def bids(folder: Path, suffix: str = "T1w") -> Layout:
+def bids(folder: Path, suffix: str = "T1w") -> Table:
     """BIDS: participants.tsv beside sub-*/[ses-*/]anat/*_T1w.nii.gz; scans of one participant are one group."""
     people = read_table(folder / "participants.tsv")
     if "participant_id" not in people.columns:
@@ -222,10 +205,10 @@ def bids(folder: Path, suffix: str = "T1w") -> Layout:
     notes = _left_out(without, f"participants without a {suffix} scan")
     notes += _left_out(strange, "folders that participants.tsv does not name")
     spec = TableSpec(image="image", subject="subject", group="participant_id")
-    return Layout(pd.DataFrame(rows), spec, folder, notes)
+    return Table(pd.DataFrame(rows), spec, folder, notes=tuple(notes))
 
 
-def sites(folder: Path) -> Layout:
+def sites(folder: Path) -> Table:
     """<site>/participants.tsv and one volume per participant anywhere below it; the site becomes a covariate.
 
     The published code reads one folder of CAT12 maps per study with a table that is not public. Assumed here: a volume
@@ -257,7 +240,7 @@ def sites(folder: Path) -> Layout:
     known = tuple(column for column in ("age", "sex") if column in (columns or ()))
     spec = TableSpec(image="image", subject="subject", group="person", covariates=(*known, "site"))
     notes = _left_out(without, "participants without a volume")
-    return Layout(pd.DataFrame(rows).fillna(""), spec, folder, notes)
+    return Table(pd.DataFrame(rows).fillna(""), spec, folder, notes=tuple(notes))
 
 
 def _site_tables(folder: Path) -> list[Path]:
@@ -283,12 +266,12 @@ def _row(folder: Path, path: Path, word: str, person: str, kind: str, split: str
 def _layout(
     folder: Path, rows: list[dict[str, str]], notes: list[str], *, truth: str | None, control: tuple[str, ...] = (),
     patient: tuple[str, ...] = (), covariates: tuple[str, ...] = (),
-) -> Layout:  # fmt: skip
+) -> Table:  # fmt: skip
     spec = TableSpec(
         control=control, patient=patient, image="image", subject="subject", group="group", truth=truth,
         split="split" if len({row["split"] for row in rows}) > 1 else None, covariates=covariates,
     )  # fmt: skip
-    return Layout(pd.DataFrame(rows), spec, folder, notes)
+    return Table(pd.DataFrame(rows), spec, folder, notes=tuple(notes))
 
 
 def _left_out(names: list[str], what: str, *, kept: bool = False) -> list[str]:

@@ -1,11 +1,11 @@
-"""Whether a cohort is fit to learn from: everything is read once, and everything odd is said with its remedy.
+"""Whether a cohort is fit to learn from: everything is read once, and everything odd is named with its remedy.
 
 Nothing here changes a file. A problem stops training; a warning is for the reader to judge.
 """
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,22 +14,16 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from phenogroups.data.cohort import PATIENT, Cohort, CohortError, name_rows, refuse_repeated
+from phenogroups.data.cache import Progress
+from phenogroups.data.cohort import PATIENT, Cohort, CohortError, name_rows
+from phenogroups.data.columns import read_columns
 from phenogroups.data.decoding import UnreadableInput, decode
+from phenogroups.data.images import image_paths, read_ahead, refuse_broken, require_one_shape
+from phenogroups.data.inputs import read_inputs
 from phenogroups.data.reading import prepare
-from phenogroups.data.tables import (
-    TableSpec,
-    image_paths,
-    map_diagnosis,
-    map_truth,
-    part_of,
-    read_inputs,
-    require_one_shape,
-    resolve_features,
-    subject_names,
-    typed_covariates,
-)
+from phenogroups.data.tables import Table
 
+COLUMNS = ("subject", "diagnosis", "group", "covariates", "truth", "truth_names", "is_test")  # of a cohort
 FEWEST = 5  # of either class, below which their pictures are not compared
 SHARE_APART = 0.25  # of a class whose size, format, ... the other class has not: a shortcut
 RANKED_APART = 0.9  # chance that one class has the larger picture: a shortcut
@@ -44,6 +38,14 @@ class Findings:
     facts: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    def attempt(self, step: Callable[[], Any]) -> Any:
+        """What the step returns, or None and its message among the problems: the rest is still checked."""
+        try:
+            return step()
+        except CohortError as error:
+            self.problems.append(str(error))
+            return None
 
     @property
     def may_start(self) -> bool:
@@ -72,75 +74,40 @@ class Seen:
 
 
 def check_table(
-    rows: pd.DataFrame,
-    spec: TableSpec,
-    *,
-    folder: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    table: Table, *, subgroups: int = 2, held_out: float = 0.2, progress: Progress | None = None
 ) -> Findings:
-    """Of a table as `read_table` gives it; reads every file once, one at a time."""
+    """All checks of `discover`, and what looks odd beside them; reads every file once.
+
+    `subgroups` and `held_out` are those that would be asked for.
+    """
     found = Findings()
-    subject = subject_names(rows, spec)
-    diagnosis = _attempt(found, lambda: map_diagnosis(_column(rows, spec.diagnosis), spec, subject))
-    _attempt(found, lambda: refuse_repeated(subject))
-    group = _attempt(found, lambda: _column(rows, str(spec.group)).to_numpy(dtype=str)) if spec.group else subject
-    part = None
-    if spec.split is not None and group is not None:
-        words = _attempt(found, lambda: _column(rows, str(spec.split)))
-        part = None if words is None else _attempt(found, lambda: part_of(words, group))
-        part = words.to_numpy(dtype=str) if part is None and words is not None else part
-    names = None
-    if spec.truth is not None and diagnosis is not None:
-        names = _attempt(found, lambda: map_truth(_column(rows, str(spec.truth)), diagnosis))
-    others = [_attempt(found, lambda name=name: _column(rows, name)) for name in spec.covariates]
-    others = pd.DataFrame({column.name: column for column in others if column is not None}, index=rows.index)
-    covariates = _attempt(found, lambda: typed_covariates(others, subject))
-    seen: list[Seen | None]
-    if spec.image is None:
-        named = _attempt(found, lambda: resolve_features(rows, spec))
-        values = None if named is None else _attempt(found, lambda: read_inputs(rows, named, folder=folder))
-        seen = [None] * len(rows) if values is None else [_seen_row(row) for row in values]
+    columns = read_columns(table.rows, table.spec, found.attempt)
+    _check_columns(found, columns, subgroups, held_out)
+    if table.spec.image is None:
+        values = found.attempt(lambda: read_inputs(table))
+        seen = [None] * len(table.rows) if values is None else [_describe_row(row) for row in values]
         if values is not None:
-            _check_features(found, values, () if named is None else named.features)
+            _check_features(found, values, table.spec.features)
+        files = columns["subject"]
     else:
-        seen = _look_at_files(found, rows, spec, subject, folder, progress)
-    _say_who(found, diagnosis, group, names, spec, len(rows))
-    if covariates is not None:
-        _check_covariates(found, covariates, subject)
-    files = subject if spec.image is None or spec.image not in rows.columns else rows[spec.image].to_numpy(dtype=str)
-    _compare(found, seen, _labels(subject, files), diagnosis, group, part)
+        seen = _describe_files(found, table, columns["subject"], progress)
+        files = table.rows.get(table.spec.image, columns["subject"])
+    _compare(found, seen, _labels(columns["subject"], files), columns)
     return found
 
 
 def check_cohort(cohort: Cohort) -> Findings:
-    """Of a cohort that is in memory already."""
+    """The same of a cohort that is in memory already."""
     found = Findings()
-    seen = [_seen_row(row) for row in cohort.inputs]
-    names = None if cohort.truth is None else (cohort.truth, cohort.truth_names)
-    _say_who(found, cohort.diagnosis, cohort.group, names, TableSpec(group="group"), len(cohort))
-    _check_covariates(found, cohort.covariates, cohort.subject)
+    columns = {name: getattr(cohort, name) for name in COLUMNS}
+    _check_columns(found, columns, subgroups=2, held_out=0.2)
     if cohort.inputs.ndim == 2:
         _check_features(found, np.asarray(cohort.inputs), ())
-    _compare(found, seen, _labels(cohort.subject, cohort.subject), cohort.diagnosis, cohort.group, cohort.is_test)
+    _compare(found, [_describe_row(row) for row in cohort.inputs], _labels(cohort.subject, cohort.subject), columns)
     return found
 
 
-def _attempt(found: Findings, read: Callable[[], Any]) -> Any:
-    """What `read` gives, or None and its message among the problems: the rest is still looked at."""
-    try:
-        return read()
-    except CohortError as error:
-        found.problems.append(str(error))
-        return None
-
-
-def _column(rows: pd.DataFrame, name: str) -> pd.Series:
-    if name not in rows.columns:
-        raise CohortError(f"Expected the column {name!r}. Received a table with: {', '.join(map(repr, rows.columns))}.")
-    return rows[name]
-
-
-def _seen_row(row: np.ndarray) -> Seen:
+def _describe_row(row: np.ndarray) -> Seen:
     return _describe(row, "features" if row.ndim == 1 else "array", row.shape)
 
 
@@ -153,67 +120,61 @@ def _describe(array: np.ndarray, kind: str, read_as: tuple[int, ...]) -> Seen:
     return Seen(array.shape, kind, str(array.dtype), digest.digest(), mean, constant, read_as)
 
 
-def _look_at_files(
-    found: Findings, rows: pd.DataFrame, spec: TableSpec, subject: np.ndarray, folder: Path | None,
-    progress: Callable[[int, int], None] | None,
-) -> list[Seen | None]:  # fmt: skip
-    paths = _attempt(found, lambda: image_paths(rows, spec, folder))
+def _describe_files(found: Findings, table: Table, subject: np.ndarray, progress: Progress | None) -> list[Seen | None]:
+    def describe(path: Path) -> Seen:
+        file = decode(path)
+        return _describe(file.array, file.format, prepare(file.array, table.spec.reading).shape)
+
+    paths = found.attempt(lambda: image_paths(table))
     if paths is None:
-        return [None] * len(rows)
+        return [None] * len(table.rows)
     seen: list[Seen | None] = []
-    broken, constant = [], []
-    for number, (name, path) in enumerate(zip(subject, paths, strict=True)):
-        where = f"row {number + 1} ({name}): {path}"
-        one = None
-        try:
-            file = decode(path.locate())
-            one = _describe(file.array, file.format, prepare(file.array, spec.reading).shape)
-            constant += [where] if one.constant else []
-        except UnreadableInput as error:
-            broken.append(f"{where} {error}")
-        seen.append(one)
+    broken, shapes, constant = {}, {}, []
+    for row, one in enumerate(read_ahead(paths, describe)):
+        if isinstance(one, UnreadableInput):
+            broken[row] = str(one)
+        else:
+            shapes[row] = one.read_as
+            constant += [f"row {row + 1} ({subject[row]}): {paths[row]}"] if one.constant else []
+        seen.append(None if isinstance(one, UnreadableInput) else one)
         if progress is not None:
-            progress(number + 1, len(rows))
-    if broken:
-        listed = "\n    ".join(broken)
-        found.problems.append(f"{_count(len(broken), 'file')} cannot be used; mend or drop them:\n    {listed}")
+            progress(row + 1, len(paths))
+    found.attempt(lambda: refuse_broken(broken, subject, paths))
+    found.attempt(lambda: require_one_shape(shapes, subject))
     if constant:
         listed = "\n    ".join(constant)
         found.warnings.append(
             f"{_count(len(constant), 'image')} of one value throughout, with nothing to see; drop them unless an empty "
             f"map means something:\n    {listed}"
         )
-    shapes = [one.read_as for one in seen if one is not None]
-    if shapes:
-        readable = subject[[one is not None for one in seen]]
-        _attempt(found, lambda: require_one_shape(shapes, readable))
     return seen
 
 
-def _say_who(
-    found: Findings, diagnosis: np.ndarray | None, group: np.ndarray | None,
-    names: tuple[np.ndarray, Sequence[str]] | None, spec: TableSpec, count: int,
-) -> None:  # fmt: skip
+def _check_columns(found: Findings, columns: Mapping[str, Any], subgroups: int, held_out: float) -> None:
+    """Who is in the cohort, and whether they are enough to train on and to hold out."""
+    diagnosis, group, truth = (columns[name] for name in ("diagnosis", "group", "truth"))
+    count = len(columns["subject"])
     if diagnosis is None:
         found.facts.append(f"{_count(count, 'row')}, whose diagnosis could not be read.")
-        return
-    patients = int((diagnosis == PATIENT).sum())
-    found.facts.append(f"{_count(count, 'row')}: {_count(patients, 'patient')}, {_count(count - patients, 'control')}.")
-    for missing, name in ((patients == 0, "patient"), (patients == count, "control")):
-        if missing:
-            found.problems.append(
-                f"Expected patients and controls. Received: no {name}. Bring some, or say which words of the "
-                f"diagnosis mean {name} (--{name})."
-            )
-    if names is not None:
-        truth, words = names
-        sizes = ", ".join(f"{word} {int((truth == k).sum())}" for k, word in enumerate(words)) or "none"
-        unknown = int(((truth < 0) & (diagnosis == PATIENT)).sum())
-        found.facts.append(f"Known subgroups of patients: {sizes}; {unknown} unknown.")
-    if spec.group is not None and group is not None:
+    else:
+        ill = int((diagnosis == PATIENT).sum())
+        found.facts.append(f"{_count(count, 'row')}: {_count(ill, 'patient')}, {_count(count - ill, 'control')}.")
+        if truth is not None:
+            names = enumerate(columns["truth_names"])
+            sizes = ", ".join(f"{word} {int((truth == k).sum())}" for k, word in names) or "none"
+            unknown = int(((truth < 0) & (diagnosis == PATIENT)).sum())
+            found.facts.append(f"Known subgroups of patients: {sizes}; {unknown} unknown.")
+        if not found.problems:  # else they would be repeated
+            blank = Cohort(np.zeros((count, 1), np.float32), **columns)
+            found.attempt(lambda: blank.require(subgroups))
+            if not found.problems:
+                found.attempt(lambda: blank.split(held_out))
+    if group is not None:
         sizes = pd.Series(group).value_counts()
         if len(sizes) < count:
             found.facts.append(f"{_count(len(sizes), 'group')}, the largest of {_count(int(sizes.iloc[0]), 'row')}.")
+    if columns["covariates"] is not None:
+        _check_covariates(found, columns["covariates"], columns["subject"])
 
 
 def _check_covariates(found: Findings, covariates: pd.DataFrame, subject: np.ndarray) -> None:
@@ -257,10 +218,8 @@ def _check_features(found: Findings, values: np.ndarray, names: tuple[str, ...])
         found.warnings.append(f"{_count(len(constant), 'feature')} with one value in all rows ({which}); drop them.")
 
 
-def _compare(
-    found: Findings, seen: Sequence[Seen | None], labels: list[str], diagnosis: np.ndarray | None,
-    group: np.ndarray | None, part: np.ndarray | None,
-) -> None:  # fmt: skip
+def _compare(found: Findings, seen: Sequence[Seen | None], labels: list[str], columns: Mapping[str, Any]) -> None:
+    """The inputs with each other: what they have in common, copies, and what differs between the classes."""
     good = np.array([i for i, one in enumerate(seen) if one is not None], dtype=int)
     inputs = [one for one in seen if one is not None]
     if not inputs:
@@ -274,23 +233,22 @@ def _compare(
             found.facts.append(f"{what}: {_most(values)}.")
         read_as = Counter(one.read_as for one in inputs).most_common(1)[0][0]
         found.facts.append(f"The network would see {read_as}, channels first.")
-    _check_duplicates(found, inputs, good, labels, diagnosis, group, part)
-    if diagnosis is not None:
-        _check_shortcuts(found, inputs, diagnosis[good] == PATIENT)
+    _check_duplicates(found, inputs, good, labels, columns)
+    if columns["diagnosis"] is not None:
+        _check_shortcuts(found, inputs, columns["diagnosis"][good] == PATIENT)
 
 
 def _check_duplicates(
-    found: Findings, inputs: list[Seen], good: np.ndarray, labels: list[str], diagnosis: np.ndarray | None,
-    group: np.ndarray | None, part: np.ndarray | None,
-) -> None:  # fmt: skip
+    found: Findings, inputs: list[Seen], good: np.ndarray, labels: list[str], columns: Mapping[str, Any]
+) -> None:
     same: dict[bytes, list[int]] = defaultdict(list)
     for i, one in zip(good, inputs, strict=True):
         same[one.digest].append(int(i))
     copies = [rows for rows in same.values() if len(rows) > 1]
     left = copies
     for what, values, remedy in (
-        ("diagnoses", diagnosis, "one of them must be wrong: find out which and drop it"),
-        ("parts of the split", part, "they would be recognised, not predicted: drop them from one part"),
+        ("diagnoses", columns["diagnosis"], "one of them must be wrong: find out which and drop it"),
+        ("parts of the split", columns["is_test"], "they would be recognised, not predicted: drop them from one part"),
     ):
         if values is None:
             continue
@@ -299,6 +257,7 @@ def _check_duplicates(
         if across:
             found.problems.append(f"{_count(len(across), 'input')} in both {what}; {remedy}:{_pairs(across, labels)}")
     if left:
+        group = columns["group"]
         apart = [rows for rows in left if group is None or len({str(group[i]) for i in rows}) > 1]
         remedy = "drop the copies" + (", or give them one group: else one may be held out" if apart else "")
         found.warnings.append(f"{_count(len(left), 'input')} more than once; {remedy}:{_pairs(left, labels)}")

@@ -1,9 +1,5 @@
 """From one file to one array: how inputs are read, declared once and applied identically at prediction."""
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,11 +11,10 @@ import torch
 from phenogroups.data.decoding import MOST_NUMBERS, PICTURES, VOLUMES, UnreadableInput, decode
 from phenogroups.data.untrusted import shortened
 
-__all__ = ["PICTURES", "VOLUMES", "Intensity", "Reading", "UnreadableInput", "prepare", "read_ahead", "read_input"]
+__all__ = ["PICTURES", "VOLUMES", "Intensity", "Reading", "UnreadableInput", "prepare", "read_input"]
 
 Intensity = Literal["unit", "minmax", "standardise", "imagenet"]
 MOST_CHANNELS = 2**12
-MOST_WORKERS = 4  # threads that decode: more would wait for each other
 # images for which an encoder trained on photographs is the default, and the side at which it was trained
 PRETRAINED_FROM, PRETRAINED_CHANNELS, PRETRAINED_SIDE = 64, (1, 3), 224
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -71,32 +66,6 @@ def suits_pretrained(image: np.ndarray) -> bool:
 def read_input(path: Path, reading: Reading) -> np.ndarray:
     """(channels, *space), float32."""
     return prepare(decode(path).array, reading)
-
-
-def read_ahead(
-    locate: Iterable[Callable[[], Path]], read: Callable[[Path], np.ndarray]
-) -> Iterator[np.ndarray | UnreadableInput]:
-    """What `read` makes of each file, in order, or why it cannot: threads decode the next while the caller works."""
-
-    def attempt(where: Callable[[], Path]) -> np.ndarray | UnreadableInput:
-        try:
-            return read(where())
-        except UnreadableInput as error:
-            return error
-
-    workers = min(MOST_WORKERS, os.cpu_count() or 1)
-    coming: deque[Future[np.ndarray | UnreadableInput]] = deque()
-    with ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
-        try:
-            for where in locate:
-                coming.append(pool.submit(attempt, where))
-                if len(coming) > 2 * workers:
-                    yield coming.popleft().result()
-            while coming:
-                yield coming.popleft().result()
-        finally:
-            for task in coming:
-                task.cancel()
 
 
 def prepare(array: np.ndarray, reading: Reading) -> np.ndarray:

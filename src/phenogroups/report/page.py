@@ -21,7 +21,7 @@ from pandas.api.types import is_numeric_dtype
 from PIL import Image
 
 from phenogroups.data.cohort import UNKNOWN, Cohort, subgroup_letter
-from phenogroups.data.tables import MOST_TABLE
+from phenogroups.data.table_files import MOST_TABLE
 from phenogroups.data.untrusted import check_types, parse_json, read_limited
 from phenogroups.evaluation.scores import SCORE_NAMES, Scores, defined, format_score
 from phenogroups.report import figures as draw
