@@ -40,10 +40,11 @@ from phenogroups.data.opening import open_cohort
 from phenogroups.data.reading import prepare
 from phenogroups.data.table_files import read_table
 from phenogroups.data.tables import TableSpec, spec_from_json
+from phenogroups.data.writing import write_whole
 from phenogroups.methods import build_method, load
 from phenogroups.recipes import FOLDER, RECIPES, recipe
 from phenogroups.report.material import Material
-from phenogroups.training.run import MATERIAL, MODEL, RECIPE, read_recipe, versions, write_whole
+from phenogroups.training.run import MATERIAL, MODEL, RECIPE, read_recipe, versions
 from phenogroups.workflows.discover import discover
 
 EXPECTED = (ValueError, OSError)  # one message and exit code 2

@@ -22,8 +22,9 @@ from phenogroups.cli import say
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.data.examples.drawn_table import drawn_table
+from phenogroups.data.writing import write_whole
 from phenogroups.methods import DeepUCSL
-from phenogroups.training.run import versions, write_whole
+from phenogroups.training.run import versions
 from phenogroups.workflows.choose import number_of_subgroups
 
 RIGHT, NONE = 0.8, 38 / 40  # shares wanted

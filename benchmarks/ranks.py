@@ -25,9 +25,10 @@ from phenogroups.cli import say
 from phenogroups.clustering.mixture import tied_mixture
 from phenogroups.clustering.sums import Sums
 from phenogroups.data.examples.drawn import drawn_digits
+from phenogroups.data.writing import write_whole
 from phenogroups.methods import DeepUCSL
 from phenogroups.training.em import Course, launch
-from phenogroups.training.run import versions, write_whole
+from phenogroups.training.run import versions
 
 DIMS, SUBGROUPS, ITERATIONS = 128, 2, 10
 TIMED = {"epoch": "epoch", "embed": "embedding", "iteration": "EM iteration, per patient", "e_step": "E-step"}

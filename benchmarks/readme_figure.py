@@ -13,10 +13,10 @@ from pathlib import Path
 import tyro
 
 from phenogroups.data.examples.drawn import drawn_digits
+from phenogroups.evaluation.projection import principal_axes, some_rows
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import build_method
 from phenogroups.report.figures import as_file, methods_figure
-from phenogroups.report.material import principal_axes, some_rows
 
 
 @dataclass(frozen=True)

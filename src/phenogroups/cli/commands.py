@@ -369,7 +369,7 @@ def say_who_sees(method: "Method", cohort: "Cohort") -> None:
 
 
 def say_what_was_found(found: "Discovery") -> None:
-    from phenogroups.evaluation.scores import score_table
+    from phenogroups.report.tables import score_table
 
     table = score_table(found.scores)
     table.title = "Scores on the held-out subjects"
@@ -380,7 +380,7 @@ def say_what_was_found(found: "Discovery") -> None:
 
 
 def say_what_was_compared(found: "Comparison") -> None:
-    from phenogroups.evaluation.ranking import comparison_table, legend
+    from phenogroups.report.tables import comparison_table, legend
 
     Console(width=500).print(comparison_table(found.summary))  # a narrow terminal folds lines, and loses no number
     for sentence in legend(found.summary):

@@ -23,11 +23,13 @@ from PIL import Image
 from phenogroups.data.cohort import UNKNOWN, Cohort, subgroup_letter
 from phenogroups.data.table_files import MOST_TABLE
 from phenogroups.data.untrusted import check_types, parse_json, read_limited
-from phenogroups.evaluation.scores import SCORE_NAMES, Scores, defined, format_score
+from phenogroups.data.writing import write_whole
+from phenogroups.evaluation.scores import SCORE_NAMES, Scores
 from phenogroups.report import figures as draw
 from phenogroups.report.figures import COLORS, GRAY, MARKERS, as_file, overlay, subgroup_name
 from phenogroups.report.material import Material, require_within, subjects_shown
-from phenogroups.training.run import PAGE, RunError, member, read_recipe, write_whole
+from phenogroups.report.tables import defined, format_score
+from phenogroups.training.run import PAGE, RunError, member, read_recipe
 
 LEVELS = 16  # kinds of a covariate that still get a colour each
 SCALE = 1000  # coordinates travel as whole numbers up to this

@@ -14,7 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from phenogroups.training.run import RunError, write_whole
+from phenogroups.data.writing import write_whole
+from phenogroups.training.run import RunError
 
 FORMAT = 1  # raised when earlier files can no longer be gone on from
 SUFFIX, KIND = ".resume", ".checkpoint"  # of the folder, of its files: a checksum, then safetensors

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from phenogroups.data.cohort import Cohort
+from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.number import Choice, choose
 from phenogroups.methods import DeepUCSL, Method, settings_of
 from phenogroups.training.em import warmed_up
-from phenogroups.training.run import versions, write_whole
+from phenogroups.training.run import versions
 
 ENCODERS = 3  # that see everybody, each from other first weights
 MOST_SUBJECTS = (

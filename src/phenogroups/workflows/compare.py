@@ -23,13 +23,15 @@ from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 from phenogroups.data.cohort import UNKNOWN, Cohort
 from phenogroups.data.embeddings import keeping_embeddings, kept_in, telling_of_embeddings
 from phenogroups.data.study import Study
-from phenogroups.evaluation import ranking
-from phenogroups.evaluation.ranking import COSTS, KINDS, RANKED, TITLES
+from phenogroups.data.writing import write_whole
+from phenogroups.evaluation.projection import principal_axes, some_rows
+from phenogroups.evaluation.ranking import ALPHA, COSTS, KINDS, RANKED, TITLES, summarise
 from phenogroups.evaluation.scores import SCORE_NAMES, score
 from phenogroups.methods import METHODS, Method, Prediction, build_method, settings_of
+from phenogroups.report import tables
 from phenogroups.training.cells import Cell, Cells, Found
 from phenogroups.training.isolated import Isolated, JobFailed, peak_memory_mb
-from phenogroups.training.run import RunError, versions, write_whole
+from phenogroups.training.run import RunError, versions
 
 FORMAT = 1  # of cells; raised when what they hold changes
 CELLS = "cells"  # folder of finished cells
@@ -75,9 +77,9 @@ class Comparison:
 
     def __str__(self) -> str:
         page = Console(file=StringIO(), width=500)
-        page.print(ranking.comparison_table(self.summary))
+        page.print(tables.comparison_table(self.summary))
         lines = [line.rstrip() for line in page.file.getvalue().splitlines()]  # pyright: ignore
-        return "\n".join([*filter(None, lines), *ranking.legend(self.summary), *self.failures])
+        return "\n".join([*filter(None, lines), *tables.legend(self.summary), *self.failures])
 
 
 def compare(
@@ -237,9 +239,6 @@ def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float | s
 
 def _places(scored: Cohort, prediction: Prediction) -> list[list[int]]:
     """Where some of the scored subjects lie on two principal axes: whole numbers up to 1,000, a few kilobytes."""
-    # here: the page's other needs are not a cell's
-    from phenogroups.report.material import principal_axes, some_rows
-
     points, _ = principal_axes(prediction.embedding, prediction.embedding[some_rows(len(scored), EMBEDDED)], 2)
     return np.rint(points * (1000 / max(float(np.abs(points).max()), 1e-12))).astype(int).tolist()
 
@@ -341,19 +340,19 @@ def _write(
     """Tables and picture of these cells, the old ones removed first: what lies together belongs together."""
     # here, so that no cell's process has to import it
     from phenogroups.report.figures import as_file, comparison_figure, methods_figure
-    from phenogroups.report.material import some_rows
     from phenogroups.report.page import comparison_page
+    from phenogroups.report.sentences import comparison_sentences
 
     cells = pd.DataFrame([_row(cell, result) for cell, result in found.items()])
-    summary = ranking.summarise(cells, kinds)
+    summary = summarise(cells, kinds)
     failures = [
         f"{cell.method}, seed {cell.seed}, failed: {result['error']}"
         for cell, result in found.items() if result["status"] == "failed"
     ]  # fmt: skip
     unit = "train/validation splits" if about["splits"] else "seeds"
     caption = (
-        f"Balanced accuracies on {ranking.latex_text(study.cohort.name)}, mean$\\pm$deviation over {about['seeds']} "
-        f"{unit}. (*) indicates that the best method is significantly better ($p \\leq {ranking.ALPHA}$) than every "
+        f"Balanced accuracies on {tables.latex_text(study.cohort.name)}, mean$\\pm$deviation over {about['seeds']} "
+        f"{unit}. (*) indicates that the best method is significantly better ($p \\leq {ALPHA}$) than every "
         "other by Welch's two-sample t-test."
     )
     if len({kind for kind in kinds.values() if kind != KINDS[-1]}) > 1:
@@ -363,7 +362,7 @@ def _write(
             (folder / name).unlink(missing_ok=True)
         write_whole(folder / "compare.csv", cells.to_csv(index=False))
         write_whole(folder / "summary.csv", summary.to_csv(index=False))
-        write_whole(folder / "table.tex", ranking.latex_table(summary, caption))
+        write_whole(folder / "table.tex", tables.latex_table(summary, caption))
         figures = {}
         shown = next((name for name in ("subgroup_bacc", "class_bacc") if cells[name].notna().any()), None)
         if shown is not None:
@@ -391,25 +390,16 @@ def _write(
         for name, figure in figures.items():
             for kind in ("png", "svg"):
                 write_whole(folder / f"{name}.{kind}", as_file(figure, kind))
-        sentences = [*_said_of(study, summary, about), *ranking.legend(summary), *failures]
+        sentences = [*comparison_sentences(study, summary, about), *tables.legend(summary), *failures]
         settings = {cell.method: cell.settings for cell in found if cell.seed == 0}
         page = comparison_page(
             scored, rows, places, title=f"Methods compared on {study.cohort.name}", sentences=sentences,
-            columns=[TITLES[column] for column in ranking.shown_columns(summary)], table=ranking.table_rows(summary),
+            columns=[TITLES[column] for column in tables.shown_columns(summary)], table=tables.table_rows(summary),
             figures=figures, recipe={"study": about_study(study), "settings": settings, "versions": versions()},
         )  # fmt: skip
         write_whole(folder / "compare.html", page)
         write_whole(folder / "compare.json", json.dumps(whole, indent=1, allow_nan=False) + "\n")
     return Comparison(cells, summary, failures, ran, folder)
-
-
-def _said_of(study: Study, summary: pd.DataFrame, about: Mapping[str, Any]) -> list[str]:
-    trained, scored, _ = study.parts(0)
-    unit = "train/validation splits" if about["splits"] else "seeds"
-    return [
-        f"{len(summary)} methods were trained on {len(trained)} subjects of {study.cohort.name} and scored on "
-        f"{len(scored)} others, over {about['seeds']} {unit}; {about['subgroups']} subgroups were looked for."
-    ]
 
 
 def _panel(scored: Cohort) -> tuple[str, np.ndarray, Sequence[str], Sequence[int]]:

@@ -17,8 +17,9 @@ from phenogroups.data.inputs import read_inputs
 from phenogroups.data.opening import open_table
 from phenogroups.data.streaming import Block, blocks_of, cached_rows, decoded_blocks
 from phenogroups.data.tables import Table, spec_from_json
+from phenogroups.data.writing import whole_file
 from phenogroups.methods import Method, Prediction, load
-from phenogroups.training.run import RunError, csv_text, read_recipe, whole_file
+from phenogroups.training.run import RunError, csv_text, read_recipe
 
 PROBLEM = "problem"  # the last column: why a subject has no subgroup
 NAMED = 20  # subjects without one that are named; the column has all
