@@ -31,12 +31,13 @@ from phenogroups.data.table_files import read_table
 from phenogroups.data.tables import TableSpec, spec_from_json
 from phenogroups.data.text import as_bytes, from_bytes
 from phenogroups.data.untrusted import parse_json, read_limited
+from phenogroups.data.writing import write_whole
 from phenogroups.methods import VAE, Consensus, DeepUCSL, PlainKMeans, load
 from phenogroups.recipes import recipe
 from phenogroups.report.material import Material
 from phenogroups.report.page import write_page
 from phenogroups.training.cells import Cell, Cells
-from phenogroups.training.run import RunError, csv_text, read_recipe, write_whole
+from phenogroups.training.run import RunError, csv_text, read_recipe
 from phenogroups.workflows.discover import discover
 
 QUICK = {"epochs": 1, "steps": 1, "batch_size": 16}

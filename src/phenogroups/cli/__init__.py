@@ -6,12 +6,12 @@ from typing import Any
 
 import tyro
 
-from phenogroups.cli.commands import Command, say_what_was_compared
+from phenogroups.cli.commands import Command
 from phenogroups.cli.options import parse_settings
 from phenogroups.cli.progress import ERR, say, training_bar
-from phenogroups.cli.stopping import Terminated, code_of, stopped_by_sigterm
+from phenogroups.cli.stopping import code_of, stopped_by_sigterm
 
-__all__ = ["Terminated", "main", "parse_settings", "say", "say_what_was_compared", "training_bar"]
+__all__ = ["main", "parse_settings", "say", "training_bar"]
 
 EPOCHS_ARE_KEPT = "Finished epochs are kept: the same command with --resume goes on."
 

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import IO
 
 
+class RunError(ValueError):
+    """A run folder, or another output, cannot be written or read; the message says why."""
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file that takes its name only when it is complete."""
     try:
         with whole_file(path) as file:
             file.write(content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        raise OSError(f"Expected to write {path}. Received: {error}.") from error
+        raise RunError(f"Expected to write {path}. Received: {error}.") from error
 
 
 @contextmanager

@@ -249,17 +249,15 @@ def gather(
     return Material(**{**values, **drawn, **film_frames(method, train, before, k)})
 
 
-def subjects_shown(cohort: Cohort, rows: np.ndarray) -> dict[str, Any]:
-    """What a picture of some subjects needs to know of them."""
-    truth = np.full(len(cohort), UNKNOWN) if cohort.truth is None else cohort.truth
-    is_known = bool((truth[rows] != UNKNOWN).any())
+def subjects_shown(
+    cohort: Cohort, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[str], pd.DataFrame, np.ndarray | None]:
+    """Of some subjects: whether patients, truth, its names where it is known, covariates, and small pictures."""
+    truth = np.full(len(rows), UNKNOWN) if cohort.truth is None else cohort.truth[rows]
+    names = list(cohort.truth_names) if (truth != UNKNOWN).any() else []
     is_table = cohort.inputs.ndim == 2
-    return {
-        "is_patient": cohort.is_patient[rows], "truth": truth[rows],
-        "names": list(cohort.truth_names) if is_known else [],
-        "covariates": _plain(cohort.covariates.iloc[rows, :COVARIATES]),
-        "thumbnails": None if is_table else draw_inputs(cohort, rows, THUMBNAIL, grey_levels(cohort, rows)),
-    }  # fmt: skip
+    thumbnails = None if is_table else draw_inputs(cohort, rows, THUMBNAIL, grey_levels(cohort, rows))
+    return cohort.is_patient[rows], truth, names, _plain(cohort.covariates.iloc[rows, :COVARIATES]), thumbnails
 
 
 def _styles_of_truth(found: np.ndarray, truth: np.ndarray, k: int, n_truths: int) -> list[int]:

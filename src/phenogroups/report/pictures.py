@@ -1,11 +1,17 @@
 """Inputs as pictures: volumes as three slices, all on one grey scale, reduced to what a page shows."""
 
+import base64
+import io
+from typing import Any
+
 import numpy as np
 from PIL import Image
 
 from phenogroups.data.cohort import Cohort
 from phenogroups.evaluation.projection import some_rows
 from phenogroups.evaluation.typical import read_blocks
+
+SHEET = 16_000  # pixels that a browser shows of one picture's side
 
 
 def montage(image: np.ndarray, fill: float = 0.0) -> np.ndarray:
@@ -52,3 +58,22 @@ def grey_levels(cohort: Cohort, rows: np.ndarray, most: int = 100) -> tuple[floa
     """What is shown as black and as white: a few stray voxels must not darken all pictures."""
     some = [np.percentile(block, (0.5, 99.5)) for block in read_blocks(cohort, rows[some_rows(len(rows), most)])]
     return float(min(low for low, _ in some)), float(max(high for _, high in some))
+
+
+def data_url(picture: np.ndarray, kind: str = "png", **options: Any) -> str:
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def sheet_of(pictures: np.ndarray) -> dict[str, Any]:
+    """Many small pictures as one; lossy, for a glance."""
+    count, height, width = pictures.shape[:3]
+    columns = max(1, min(SHEET // width, round((count * height / width) ** 0.5)))
+    rows = -(-count // columns)
+    sheet = np.zeros((rows * columns, *pictures.shape[1:]), np.uint8)
+    sheet[:count] = pictures
+    sheet = sheet.reshape(rows, columns, *pictures.shape[1:]).swapaxes(1, 2)
+    flat = sheet.reshape(rows * height, columns * width, *pictures.shape[3:])
+    kind = "webp" if rows * height <= SHEET else "jpeg"  # WebP ends at 16,383 pixels
+    return {"url": data_url(flat, kind, quality=80), "width": width, "height": height, "columns": columns}

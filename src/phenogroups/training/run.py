@@ -20,7 +20,7 @@ from torch import Tensor
 
 from phenogroups.data.decoding import MOST_NUMBERS
 from phenogroups.data.untrusted import parse_json, read_limited, refuse_more_than_memory, shortened
-from phenogroups.data.writing import write_whole
+from phenogroups.data.writing import RunError, write_whole
 
 FORMAT = 1  # of recipe.json; raised when old folders can no longer be read
 MODEL, RECIPE, CHOICE = "model.safetensors", "recipe.json", "choice.json"
@@ -32,10 +32,6 @@ FILES = {  # all that a run writes
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how they begin in spreadsheets
 MOST_MODEL = 2**34  # bytes: several copies of the largest encoders
 VERSIONED = ("phenogroups", "torch", "monai", "scikit-learn", "numpy")
-
-
-class RunError(ValueError):
-    """A run folder cannot be written or read; the message says why."""
 
 
 def versions() -> dict[str, str]:

@@ -339,7 +339,8 @@ def _write(
 ) -> Comparison:  # fmt: skip
     """Tables and picture of these cells, the old ones removed first: what lies together belongs together."""
     # here, so that no cell's process has to import it
-    from phenogroups.report.figures import as_file, comparison_figure, methods_figure
+    from phenogroups.report.comparison_figures import comparison_figure, methods_figure
+    from phenogroups.report.figures import as_file
     from phenogroups.report.page import comparison_page
     from phenogroups.report.sentences import comparison_sentences
 

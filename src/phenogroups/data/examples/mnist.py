@@ -17,7 +17,7 @@ import pandas as pd
 from phenogroups.data.cohort import UNKNOWN, Cohort, CohortError, name_rows
 from phenogroups.data.examples.drawn import FORMS
 from phenogroups.data.examples.local import VARIABLE, find, read_labels, require
-from phenogroups.data.writing import write_whole
+from phenogroups.data.writing import RunError, write_whole
 
 Split = Literal["train", "test"]
 
@@ -157,7 +157,7 @@ def _cached(name: str) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
-    except OSError as error:
+    except (OSError, RunError) as error:
         raise CohortError(
             f"Expected to keep {name} in {cache}. Received: {error}. Name another place in XDG_CACHE_HOME."
         ) from error
