@@ -14,6 +14,7 @@ import pandas as pd
 from phenogroups.data.stored import Inputs, StoredRows
 
 CONTROL, PATIENT = 0, 1
+BY_SUBJECT = ("inputs", "diagnosis", "subject", "group", "truth", "is_test")  # arrays with one row per subject
 UNKNOWN = -1  # truth of a control, or of a patient whose subgroup nobody knows
 
 
@@ -55,7 +56,7 @@ class Cohort:
             self._set(group=self.subject)
         if self.covariates.empty:
             self._set(covariates=pd.DataFrame(index=range(count)))
-        for what in ("diagnosis", "subject", "group", "covariates", "truth", "is_test"):
+        for what in (*BY_SUBJECT, "covariates"):
             values = getattr(self, what)
             if values is not None and len(values) != count:
                 raise CohortError(f"Expected {count} values of {what}, one per input. Received: {len(values)}.")
@@ -116,18 +117,17 @@ class Cohort:
         rows = np.arange(len(self))[rows]
         return replace(
             self,
-            inputs=self.inputs[rows],
-            diagnosis=self.diagnosis[rows],
-            subject=self.subject[rows],
-            group=self.group[rows],
             covariates=self.covariates.iloc[rows],
-            truth=None if self.truth is None else self.truth[rows],
-            is_test=None if self.is_test is None else self.is_test[rows],
+            **{name: getattr(self, name)[rows] for name in BY_SUBJECT if getattr(self, name) is not None},
         )
 
     @property
     def is_patient(self) -> np.ndarray:
         return self.diagnosis == PATIENT
+
+    @property
+    def _classes(self) -> tuple[tuple[str, np.ndarray], ...]:
+        return ("patients", self.is_patient), ("controls", ~self.is_patient)
 
     @property
     def patients(self) -> "Cohort":
@@ -150,15 +150,11 @@ class Cohort:
     def require(self, n_subgroups: int, *, controls: bool = True) -> None:
         """Raise unless subgroups can be looked for here."""
         patients = self.is_patient
-        if patients.all() and controls:
+        if (patients.all() and controls) or not patients.any():
+            only, missing = ("patient", "control") if patients.all() else ("control", "patient")
             raise CohortError(
-                f"Expected patients and controls (two classes). Received: one class, all patients, in "
-                f"{name_rows(self.subject)}. Bring controls, or say which words of the diagnosis mean control."
-            )
-        if not patients.any():
-            raise CohortError(
-                f"Expected patients and controls (two classes). Received: one class, all controls, in "
-                f"{name_rows(self.subject)}. Bring patients, or say which words of the diagnosis mean patient."
+                f"Expected patients and controls (two classes). Received: one class, all {only}s, in "
+                f"{name_rows(self.subject)}. Bring {missing}s, or say which words of the diagnosis mean {missing}."
             )
         if patients.sum() < n_subgroups:
             raise CohortError(
@@ -172,8 +168,8 @@ class Cohort:
         A group is never separated, and both parts have both classes.
         """
         if self.is_test is not None and self.is_test.any() and not self.is_test.all():
-            for kind, who in ((PATIENT, "patients"), (CONTROL, "controls")):
-                sides = self.is_test[self.diagnosis == kind]
+            for who, kind in self._classes:
+                sides = self.is_test[kind]
                 if len(sides) and (sides.all() or not sides.any()):
                     raise CohortError(
                         f"Expected {who} on both sides of the split. Received: all {len(sides)} "
@@ -196,7 +192,7 @@ class Cohort:
             rows = out[member]
             one_sided = [
                 (name, kind)
-                for name, kind in (("patients", self.is_patient), ("controls", ~self.is_patient))
+                for name, kind in self._classes
                 if kind.any() and (rows[kind].all() or not rows[kind].any())
             ]
             if not one_sided:

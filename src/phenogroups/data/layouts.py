@@ -12,8 +12,10 @@ from phenogroups.data.table_files import read_table
 from phenogroups.data.tables import Table, TableSpec
 
 SPLITS = ("train", "val", "validation", "test")
-XRAY_PATIENT = re.compile(r"(person\d+)_|((?:NORMAL\d*-)?IM-\d+)-")
-OCT_NAME = re.compile(r"(?P<kind>CNV|DME|DRUSEN|NORMAL)-(?P<patient>\d+)-\d+")
+# the patient in the names of Kermany's files; those of X-rays are counted from one again in the other split
+XRAY_NAME = re.compile(r"(?P<patient>person\d+)_|(?P<control>(?:NORMAL\d*-)?IM-\d+)-")
+OCT_NAME = re.compile(r"(?:CNV|DME|DRUSEN|NORMAL)-(?P<patient>\d+)-\d+")
+OCT_KINDS = ("CNV", "DME", "DRUSEN")
 ODIR_KINDS = {"D": "diabetes", "G": "glaucoma", "C": "cataract", "A": "amd", "M": "myopia"}  # the paper's five
 ODIR_OTHERS = {"H": "hypertension", "O": "other"}
 
@@ -40,10 +42,8 @@ def _recognise(folder: Path) -> Callable[[Path], Table]:
             f"Name that digit instead of the folder: mnist7 --data {folder} (any of mnist0 to mnist9)."
         )
     classes = {path.name for _, path in _class_folders(folder)}
-    if classes == {"NORMAL", "PNEUMONIA"}:
-        return chest_xray
-    if "NORMAL" in classes and classes <= {"NORMAL", "CNV", "DME", "DRUSEN"}:
-        return oct2017
+    if classes == {"NORMAL", "PNEUMONIA"} or ("NORMAL" in classes and classes <= {"NORMAL", *OCT_KINDS}):
+        return kermany
     return class_folders if classes else image_folder
 
 
@@ -116,34 +116,22 @@ def image_folder(folder: Path) -> Table:
     return Table(rows, TableSpec(image="image", subject="subject"), folder)
 
 
-def chest_xray(folder: Path) -> Table:
-    """Kermany's chest X-rays: {train,test,val}/{NORMAL,PNEUMONIA}/*.jpeg; names tell patient and kind."""
+def kermany(folder: Path) -> Table:
+    """Kermany's X-rays and OCT: {train,test,val}/<class>/*.jpeg, whose names say the patient and the kind."""
     rows, odd = [], []
+    is_xray = any(kind.name == "PNEUMONIA" for _, kind in _class_folders(folder))
     for split, kind in _class_folders(folder):
-        for path in _pictures(kind):
-            match = XRAY_PATIENT.match(path.name)
+        for path in (path for path in _visible(kind) if path.name.lower().endswith(PICTURES)):
+            match = (XRAY_NAME if is_xray else OCT_NAME).match(path.name)
             odd += [] if match else [path.name]
-            patient = (match[1] or match[2]) if match else path.stem
+            person = match[match.lastgroup or 0] if match else path.stem
             germ = re.search("_(bacteria|virus)_", path.name)
-            # patients are counted from one again in the other split
-            person = f"{split or folder.resolve().name}-{patient}"
-            rows.append(_row(folder, path, kind.name, person, germ[1] if germ else "", split))
+            of_disease = (germ[1] if germ else "") if is_xray else kind.name
+            person = f"{split or folder.resolve().name}-{person}" if is_xray else person
+            rows.append(_row(folder, path, kind.name, person, of_disease, split))
     notes = _left_out(odd, "files whose names tell no patient, each taken for another person", kept=True)
-    return _layout(folder, rows, notes, truth="kind", control=("NORMAL",), patient=("PNEUMONIA",))
-
-
-def oct2017(folder: Path) -> Table:
-    """Kermany's retinal OCT: {train,test,val}/{NORMAL,CNV,DME,DRUSEN}/KIND-PATIENT-IMAGE.jpeg."""
-    rows, odd = [], []
-    for split, kind in _class_folders(folder):
-        for path in _pictures(kind):
-            match = OCT_NAME.match(path.name)
-            odd += [] if match else [path.name]
-            person = match["patient"] if match else path.stem
-            rows.append(_row(folder, path, kind.name, person, kind.name, split))
-    notes = _left_out(odd, "files whose names tell no patient, each taken for another person", kept=True)
-    ill = ("CNV", "DME", "DRUSEN")
-    return _layout(folder, rows, notes, truth="kind", control=("NORMAL",), patient=ill)
+    patient = ("PNEUMONIA",) if is_xray else OCT_KINDS
+    return _layout(folder, rows, notes, truth="kind", control=("NORMAL",), patient=patient)
 
 
 def odir(folder: Path) -> Table:
@@ -181,12 +169,7 @@ def odir(folder: Path) -> Table:
 
 def bids(folder: Path, suffix: str = "T1w") -> Table:
     """BIDS: participants.tsv beside sub-*/[ses-*/]anat/*_T1w.nii.gz; scans of one participant are one group."""
-    people = read_table(folder / "participants.tsv")
-    if "participant_id" not in people.columns:
-        raise CohortError(
-            f"Expected the column participant_id in {folder / 'participants.tsv'}. "
-            f"Received: {', '.join(people.columns[:10])}."
-        )
+    people = _participants(folder / "participants.tsv")
     rows, without = [], []
     for person in people.to_dict("records"):
         name = person["participant_id"].strip()
@@ -217,11 +200,7 @@ def sites(folder: Path) -> Table:
     """
     rows, without, columns = [], [], None
     for table in _site_tables(folder):
-        people = read_table(table)
-        if "participant_id" not in people.columns:
-            raise CohortError(
-                f"Expected the column participant_id in {table}. Received: {', '.join(people.columns[:10])}."
-            )
+        people = _participants(table)
         columns = set(people.columns) if columns is None else columns & set(people.columns)
         site = table.parent.name
         volumes = [path for path in _files(table.parent) if path.name.lower().endswith((*VOLUMES, ".npy"))]
@@ -243,6 +222,13 @@ def sites(folder: Path) -> Table:
     return Table(pd.DataFrame(rows).fillna(""), spec, folder, notes=tuple(notes))
 
 
+def _participants(path: Path) -> pd.DataFrame:
+    people = read_table(path)
+    if "participant_id" not in people.columns:
+        raise CohortError(f"Expected the column participant_id in {path}. Received: {', '.join(people.columns[:10])}.")
+    return people
+
+
 def _site_tables(folder: Path) -> list[Path]:
     return [path / "participants.tsv" for path in _visible(folder) if (path / "participants.tsv").is_file()]
 
@@ -252,10 +238,6 @@ def _own_volumes(volumes: list[Path], site: Path, name: str) -> list[Path]:
     own = [path for path in volumes if any(begins.match(part) for part in path.relative_to(site).parts)]
     grey = [path for path in own if path.name.startswith("mwp1")]
     return grey or own
-
-
-def _pictures(folder: Path) -> list[Path]:
-    return [path for path in _visible(folder) if path.name.lower().endswith(PICTURES)]
 
 
 def _row(folder: Path, path: Path, word: str, person: str, kind: str, split: str) -> dict[str, str]:

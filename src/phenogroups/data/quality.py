@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
+from sklearn.metrics import roc_auc_score
 
 from phenogroups.data.cache import Progress
 from phenogroups.data.cohort import PATIENT, Cohort, CohortError, name_rows
@@ -71,6 +71,14 @@ class Seen:
     mean: float
     constant: bool
     read_as: tuple[int, ...]  # shape that the network would see
+
+
+PROPERTIES: tuple[tuple[str, str, Callable[[Seen], str]], ...] = (  # what inputs have in common, or classes differ in
+    ("Formats", "format", lambda one: one.kind),
+    ("Types", "number type", lambda one: one.dtype),
+    ("Channels", "channels", lambda one: str(one.shape[0])),
+    ("Sizes", "size", lambda one: " x ".join(map(str, one.shape[1:]))),
+)
 
 
 def check_table(
@@ -188,7 +196,8 @@ def _check_covariates(found: Findings, covariates: pd.DataFrame, subject: np.nda
         sizes = known.astype(str).value_counts()
         shown = ", ".join(f"{word} {n}" for word, n in sizes[:8].items()) + (", ..." if len(sizes) > 8 else "")
         found.facts.append(f"Covariate {name}: {_count(len(sizes), 'word')} ({shown}){lacking}.")
-        alike = [sorted(words) for words in _alike(sizes.index) if len(words) > 1]
+        folded = sizes.index.to_series().groupby(lambda word: "".join(word.lower().split()))  # of case and blanks
+        alike = [[*words] for _, words in folded if len(words) > 1]
         odd = {word for words in alike for word in words}
         if len(sizes) - len(odd) <= 20:  # of codes, not of names
             common = int((sizes >= max(2, RARE * len(known))).sum())
@@ -199,14 +208,6 @@ def _check_covariates(found: Findings, covariates: pd.DataFrame, subject: np.nda
                 f"Covariate {name} has codes that may be slips: {', '.join(map(repr, sorted(odd)))} in "
                 f"{name_rows(subject[rows])}. Recode them, or empty the cells if nobody knows."
             )
-
-
-def _alike(words: Iterable[str]) -> list[list[str]]:
-    """Words that differ only by case or blanks."""
-    folded: dict[str, list[str]] = defaultdict(list)
-    for word in words:
-        folded["".join(word.lower().split())].append(word)
-    return list(folded.values())
 
 
 def _check_features(found: Findings, values: np.ndarray, names: tuple[str, ...]) -> None:
@@ -225,12 +226,7 @@ def _compare(found: Findings, seen: Sequence[Seen | None], labels: list[str], co
     if not inputs:
         return
     if len(inputs[0].shape) > 1:
-        for what, values in (
-            ("Formats", [one.kind for one in inputs]), ("Types", [one.dtype for one in inputs]),
-            ("Channels", [str(one.shape[0]) for one in inputs]),
-            ("Sizes", [" x ".join(map(str, one.shape[1:])) for one in inputs]),
-        ):  # fmt: skip
-            found.facts.append(f"{what}: {_most(values)}.")
+        found.facts += [f"{title}: {_most([of(one) for one in inputs])}." for title, _, of in PROPERTIES]
         read_as = Counter(one.read_as for one in inputs).most_common(1)[0][0]
         found.facts.append(f"The network would see {read_as}, channels first.")
     _check_duplicates(found, inputs, good, labels, columns)
@@ -268,17 +264,12 @@ def _check_shortcuts(found: Findings, inputs: list[Seen], ill: np.ndarray) -> No
     if min(ill.sum(), (~ill).sum()) < FEWEST or len(inputs[0].shape) == 1:
         return
     remedy = "a network would learn this instead of the disease; bring both to one"
-    for what, values in (
-        ("format", [one.kind for one in inputs]), ("number type", [one.dtype for one in inputs]),
-        ("channels", [str(one.shape[0]) for one in inputs]),
-        ("size", [" x ".join(map(str, one.shape[1:])) for one in inputs]),
-    ):  # fmt: skip
-        counts = [Counter(v for v, which in zip(values, ill, strict=True) if which == kind) for kind in (True, False)]
-        shares = [{v: n / sum(c.values()) for v, n in c.items()} for c in counts]
-        # pictures of a size of their own each are compared by rank below
-        apart = 0.5 * sum(abs(shares[0].get(v, 0) - shares[1].get(v, 0)) for v in {*values})
-        if apart > SHARE_APART and len({*values}) <= 0.1 * len(values) + 2:
-            patients, controls = (_most(list(c.elements())) for c in counts)
+    for _, what, of in PROPERTIES:
+        values = np.array([of(one) for one in inputs])
+        shares = pd.crosstab(values, ill, normalize="columns")
+        # where nearly every picture has a size of its own, sizes are compared by rank below
+        if abs(shares[True] - shares[False]).sum() / 2 > SHARE_APART and len(shares) <= 0.1 * len(values) + 2:
+            patients, controls = _most(values[ill]), _most(values[~ill])
             found.warnings.append(
                 f"Patients and controls differ in {what} (patients: {patients}; controls: {controls}): {remedy}."
             )
@@ -286,19 +277,13 @@ def _check_shortcuts(found: Findings, inputs: list[Seen], ill: np.ndarray) -> No
         ("size", [float(np.prod(one.shape[1:])) for one in inputs], RANKED_APART),
         ("mean brightness", [one.mean for one in inputs], BRIGHTNESS_APART),
     ):
-        chance = _chance_larger(np.array(values), ill)
+        chance = roc_auc_score(ill, values)  # that a patient's value is larger than a control's
         if max(chance, 1 - chance) > limit and not any(f"differ in {what} (" in words for words in found.warnings):
             middle = [float(np.median(np.array(values)[which])) for which in (ill, ~ill)]
             found.warnings.append(
                 f"Patients and controls differ in {what} (medians {middle[0]:.3g} and {middle[1]:.3g}): {remedy}, or "
                 "standardise (--size, --intensity standardise)."
             )
-
-
-def _chance_larger(values: np.ndarray, ill: np.ndarray) -> float:
-    """That a patient's value is larger than a control's: the area under the ROC curve."""
-    ranks, n = rankdata(values), int(ill.sum())
-    return float((ranks[ill].sum() - n * (n + 1) / 2) / (n * (len(values) - n)))
 
 
 def _labels(subject: np.ndarray, files: np.ndarray) -> list[str]:
@@ -312,7 +297,7 @@ def _pairs(copies: list[list[int]], labels: list[str], most: int = 20) -> str:
     return "".join(lines) + (f"\n    and {len(copies) - most} more" if len(copies) > most else "")
 
 
-def _most(values: list[str], most: int = 4) -> str:
+def _most(values: Iterable[str], most: int = 4) -> str:
     counts = Counter(values).most_common()
     shown = ", ".join(f"{value} ({n})" for value, n in counts[:most])
     return shown + (f", {len(counts) - most} others" if len(counts) > most else "")
