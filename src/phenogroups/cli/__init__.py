@@ -1,4 +1,4 @@
-"""The command line: thin sentences over the workflows."""
+"""The command line, a thin layer over the workflows."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ import tyro
 
 from phenogroups.cli.commands import Command
 from phenogroups.cli.options import parse_settings
-from phenogroups.cli.progress import ERR, say, training_bar
+from phenogroups.cli.progress import ERR, note, say, training_bar
 from phenogroups.cli.stopping import code_of, stopped_by_sigterm
 
 __all__ = ["main", "parse_settings", "say", "training_bar"]
@@ -34,18 +34,18 @@ def main(arguments: list[str] | None = None) -> int:
         who, ERR.quiet = "phenogroups, another process" if ERR.quiet else "phenogroups", False
         by_the_disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
         kept = f" {EPOCHS_ARE_KEPT}" if by_the_disk and has_epochs(command) else ""
-        say(f"{who}: {error}{kept}", ERR)
+        note(f"{who}: {error}{kept}")
         return 2
     except KeyboardInterrupt as stop:
         kept = "nothing was written"
         if getattr(command, "cache", None):
             kept += ", but what was decoded: the same command goes on"
-        say(f"phenogroups: stopped; {EPOCHS_ARE_KEPT if has_epochs(command) else f'{kept}.'}", ERR)
+        note(f"phenogroups: stopped; {EPOCHS_ARE_KEPT if has_epochs(command) else f'{kept}.'}")
         return code_of(stop)
 
 
 def has_epochs(command: Any) -> bool:
-    """Whether what a command trained before it was interrupted is kept."""
+    """Whether an interrupted command left epochs to resume from."""
     if "phenogroups.training.checkpoint" not in sys.modules:  # nothing was trained, and an import now takes seconds
         return False
     from phenogroups.training.checkpoint import is_kept

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg, subcommand
 
-from phenogroups.cli.options import Who, parse_settings, parse_subgroups
-from phenogroups.cli.progress import ERR, OUT, aside, comparing_bar, counting_bar, embedding_words, say, training_bar
+from phenogroups.cli.options import CohortOptions, parse_settings, parse_subgroups
+from phenogroups.cli.progress import ERR, OUT, comparing_bar, counting_bar, embedding_words, note, say, training_bar
 from phenogroups.cli.stopping import INCOMPLETE, code_of
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ class Demo:
         plain = {"kmeans on pixels": "kmeans", "mixture on pixels": "gaussian_mixture"}
         beside = {words: build_method(name, {"seed": self.seed}) for words, name in plain.items()}
         with training_bar(method) as progress:
-            found = discover(cohort, method, self.out, beside=beside, progress=progress, resume=self.resume, note=aside)
+            found = discover(cohort, method, self.out, beside=beside, progress=progress, resume=self.resume, note=note)
         say_what_was_found(found)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Discover(Who):
+class Discover(CohortOptions):
     """Find subgroups among the patients of a table (one row per subject), a folder or an example; write a run folder.
 
     For example: phenogroups discover subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
@@ -96,7 +96,7 @@ class Discover(Who):
     def run(self) -> None:
         from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
 
-        with keeping_embeddings(embeddings_folder(self.cache), aside):
+        with keeping_embeddings(embeddings_folder(self.cache), note):
             self.find()
 
     def find(self) -> None:
@@ -116,7 +116,7 @@ class Discover(Who):
         method = build_method(name, settings)
         left = [setting for setting in chosen.settings if setting not in chosen.settings_of(name)]
         if left:
-            say(f"Settings of the recipe that {name} does not have: {', '.join(left)}.", ERR)
+            note(f"Settings of the recipe that {name} does not have: {', '.join(left)}.")
         consensus = {"method": name, "runs": self.runs, "seed": settings.pop("seed")}
         settings.pop("n_subgroups")
         if self.runs != 1:  # a wrong setting is said before anything is read
@@ -128,7 +128,7 @@ class Discover(Who):
         else:
             cohort, spec = self.read(Path(self.cohort), resized=method.by_lite0)
             table = asdict(spec)
-        say_who_sees(method, cohort)
+        say_encoder(method, cohort)
         choice = self.choose(cohort, method, least, most) if most > least else None
         if choice is not None and choice.subgroups == 1:
             for sentence in report_none(cohort, method, self.out, choice, table=table):
@@ -145,7 +145,7 @@ class Discover(Who):
         with training_bar(method) as progress:
             found = discover(
                 cohort, method, self.out, held_out=held_out, table=table, choice=choice, progress=progress,
-                resume=self.resume, workers=self.workers, note=aside,
+                resume=self.resume, workers=self.workers, note=note,
             )  # fmt: skip
         if found.scores:  # of several processes, the first one's
             shutil.rmtree(self.choosing, ignore_errors=True)
@@ -186,7 +186,7 @@ class Discover(Who):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare(Who):
+class Compare(CohortOptions):
     """Run several methods over several seeds on one cohort and print the paper's table; go on where it was stopped.
 
     For example: phenogroups compare drawn --methods deep_ucsl simclr kmeans --seeds 3
@@ -227,14 +227,14 @@ class Compare(Who):
         check_folder(self.out)
         cohort, test = self.who(resized=any(method.by_lite0 for method in built.values()))
         try:
-            with comparing_bar() as progress, keeping_embeddings(embeddings_folder(self.cache), aside):
+            with comparing_bar() as progress, keeping_embeddings(embeddings_folder(self.cache), note):
                 found = compare(
                     cohort, self.methods, self.out, seeds=self.seeds, splits=self.splits, n_subgroups=subgroups,
                     settings=settings, test=test, held_out=self.held_out, isolated=self.isolated, progress=progress,
-                    note=lambda text: say(text, ERR),
+                    note=note,
                 )  # fmt: skip
         except KeyboardInterrupt as stop:
-            say(f"phenogroups: stopped; finished cells are kept in {self.out}, the same command goes on.", ERR)
+            note(f"phenogroups: stopped; finished cells are kept in {self.out}, the same command goes on.")
             return code_of(stop)
         say_what_was_compared(found)
         return 1 if found.failures else 0
@@ -258,7 +258,7 @@ class Compare(Who):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(Who):
+class Check(CohortOptions):
     """Read a cohort once, say what is in it and what is odd, and whether training should start (exit code 1: no).
 
     For example: phenogroups check subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
@@ -316,12 +316,12 @@ class Predict:
         with counting_bar("predicting") as progress:
             found = predict_table(
                 self.run_folder, self.table, out, progress, folder=self.folder, features_file=self.features_file,
-                cache=self.cache, note=lambda text: say(text, ERR),
+                cache=self.cache, note=note,
             )  # fmt: skip
         say(str(found))
         if found.broken:
             more = f", of which {len(found.named)} are named above" if found.broken > len(found.named) else ""
-            say(f"{found.broken} subjects have no subgroup{more}; the column problem says why.", ERR)
+            note(f"{found.broken} subjects have no subgroup{more}; the column problem says why.")
         return INCOMPLETE if found.broken else 0
 
 
@@ -352,7 +352,7 @@ Command = (
 )
 
 
-def say_who_sees(method: "Method", cohort: "Cohort") -> None:
+def say_encoder(method: "Method", cohort: "Cohort") -> None:
     """Which encoder looks at images, and whether it learns."""
     from phenogroups.methods import Consensus
     from phenogroups.networks.encoders import has_weights
@@ -363,9 +363,9 @@ def say_who_sees(method: "Method", cohort: "Cohort") -> None:
     name, weights = method.encoder_for(cohort.inputs), getattr(method, "weights", None)  # pyright: ignore
     if has_weights(name, weights):
         learns = "which are fine-tuned" if getattr(method, "fine_tune", False) else "which stay as they are"
-        say(f"Images are seen by the encoder {name} with weights learned elsewhere, {learns}.", ERR)
+        note(f"Images are seen by the encoder {name} with weights learned elsewhere, {learns}.")
     else:
-        say(f"Images are seen by the encoder {name}, from random weights.", ERR)
+        note(f"Images are seen by the encoder {name}, from random weights.")
 
 
 def say_what_was_found(found: "Discovery") -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from phenogroups.cli.progress import ERR, counting_bar, say
+from phenogroups.cli.progress import ERR, counting_bar, note, say
 
 if TYPE_CHECKING:
     from phenogroups.data.cohort import Cohort
@@ -20,7 +20,7 @@ Words = Annotated[tuple[str, ...], arg(metavar="WORD ...", help_behavior_hint=""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableColumns:
+class TableOptions:
     """How a table is read: one row per subject."""
 
     image: Column = None
@@ -79,15 +79,15 @@ class TableColumns:
         from phenogroups.data.reading import Reading
         from phenogroups.data.tables import TableSpec
 
-        given = {f.name: getattr(self, f.name) for f in fields(TableColumns) if getattr(self, f.name) != f.default}
+        given = {f.name: getattr(self, f.name) for f in fields(TableOptions) if getattr(self, f.name) != f.default}
         if self.features_file is not None:
             given["features_file"] = str(self.features_file)
         columns, reading = (
             {f.name: given[f.name] for f in fields(of) if f.name in given} for of in (TableSpec, Reading)
         )
         table = open_table(source, spec or columns, reading, self.chosen(), folder=self.folder, resized=resized)
-        for note in table.notes:
-            say(note, ERR)
+        for sentence in table.notes:
+            note(sentence)
         return table
 
     def read(
@@ -103,14 +103,14 @@ class TableColumns:
         images = f"images of shape {cohort.input_shape}" if table.spec.image else f"{cohort.input_shape[0]} features"
         seen = f"features {', '.join(table.spec.features)}" if table.spec.features else images
         if isinstance(cohort.inputs, StoredRows):
-            say(f"decoded images are kept in {cohort.inputs.path}; delete it when you need them no more", ERR)
+            note(f"decoded images are kept in {cohort.inputs.path}; delete it when you need them no more")
         say(f"{cohort.is_patient.sum()} patients and {(~cohort.is_patient).sum()} controls, {seen}")
         return cohort, table.spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Who(TableColumns):
-    """Whom a command is about: a table, a folder or an example cohort."""
+class CohortOptions(TableOptions):
+    """Which cohort: a table, a folder or an example."""
 
     cohort: Annotated[Positional[str], arg(metavar="COHORT")]
     """CSV, TSV or Parquet with one row per subject; a folder: <class>/*, BIDS, one per site, ODIR-5K, Kermany's X-rays
@@ -128,7 +128,7 @@ class Who(TableColumns):
         from phenogroups.data.examples.named import EXAMPLES, example
 
         if self.cohort in EXAMPLES:
-            given = [f.name for f in fields(TableColumns) if getattr(self, f.name) != f.default and f.name != "recipe"]
+            given = [f.name for f in fields(TableOptions) if getattr(self, f.name) != f.default and f.name != "recipe"]
             given += ["test"] if getattr(self, "test", None) is not None else []
             chosen = self.chosen()
             if given or chosen.table or chosen.reading:
@@ -147,7 +147,7 @@ class Who(TableColumns):
 
 
 def parse_subgroups(words: str) -> tuple[int, int]:
-    """The least and the greatest number that was asked for: 3 is 3 and 3."""
+    """The smallest and the largest number of subgroups; both are 3 for "3"."""
     try:
         least, _, most = "2:6".partition(":") if words == "auto" else words.partition(":")
         numbers = int(least), int(most or least)
@@ -159,7 +159,7 @@ def parse_subgroups(words: str) -> tuple[int, int]:
 
 
 def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """name=value pairs, the values as JSON where they are, as words otherwise."""
+    """NAME=VALUE pairs; values are JSON, or else words."""
     import json
 
     settings: dict[str, Any] = {}

@@ -18,19 +18,19 @@ OUT = Console()
 ERR = Console(stderr=True)
 
 
-def aside(text: str) -> None:
+def note(text: str) -> None:
     say(text, ERR)
 
 
 def say(text: str, where: Console = OUT) -> None:
-    """As it is: a path or a message is neither markup nor to be broken into lines, and moves no cursor."""
+    """Print text without markup, without line breaks and without control characters."""
     text = OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
     where.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def comparing_bar() -> Iterator[Callable[["Step"], None]]:
-    """A line that says which cell is at work, how far it is and how long all will take; finished cells stay above."""
+    """The running cell, its progress and the time left, in one line below the finished cells."""
     from datetime import timedelta
 
     from rich.progress import BarColumn, Progress, SpinnerColumn
@@ -41,10 +41,10 @@ def comparing_bar() -> Iterator[Callable[["Step"], None]]:
 
         def show(step: "Step") -> None:
             if step.doing in ("finished", "failed"):
-                say(str(step), ERR)
+                note(str(step))
                 return
             if step.doing == "begins" and not ERR.is_terminal:
-                say(str(step), ERR)
+                note(str(step))
             done = step.cell - 1 + step.epoch / (step.epochs or 1)
             left = "" if step.left is None else f"{timedelta(seconds=round(step.left))} left"
             bar.update(task, description=str(step), completed=done, total=step.cells, left=left)
@@ -56,7 +56,7 @@ def comparing_bar() -> Iterator[Callable[["Step"], None]]:
 def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None] | None]:
     """A bar over the epochs, with the losses and the time left; before it, one over the images that are embedded.
 
-    None is told of epochs if the method has none.
+    Yields None where the method has no epochs.
     """
     from rich.progress import BarColumn, Progress, TimeRemainingColumn
 

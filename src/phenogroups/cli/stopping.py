@@ -10,12 +10,12 @@ INCOMPLETE, INTERRUPTED, TERMINATED = 3, 128 + signal.SIGINT, 128 + signal.SIGTE
 
 
 class Terminated(KeyboardInterrupt):
-    """As Ctrl-C, which is ignored by whatever a script or some runners start in the background."""
+    """SIGTERM, handled like Ctrl-C: background processes of scripts ignore SIGINT."""
 
 
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
-    """Within, SIGTERM stops a command as Ctrl-C does: files are left whole, and it says what is kept."""
+    """Within this context, SIGTERM stops a command as Ctrl-C does: files stay complete."""
 
     def stop(*_: object) -> None:
         raise Terminated

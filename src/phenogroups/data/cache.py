@@ -47,7 +47,7 @@ def user_cache() -> Path:
 
 
 def too_large_to_hold(count: int, first: np.ndarray) -> bool:
-    """Whether so many inputs like the first would fill more memory than they may."""
+    """Whether `count` inputs of this size exceed the memory limit."""
     memory = machine_memory()
     return count * first.nbytes > min(MOST_HELD, SHARE * memory if memory is not None else MOST_HELD)
 
@@ -125,7 +125,7 @@ def _decode_all(
 
 
 def _begin(file: IO[bytes], shape: tuple[int, ...]) -> int:
-    """Write the header and claim the place; where the rows begin."""
+    """Write the header and reserve the space; returns the offset of the rows."""
     needed, folder = int(np.prod(shape, dtype=np.int64)) * DTYPE.itemsize, Path(file.name).parent
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -150,13 +150,13 @@ def _write_row(numbers: IO[bytes], log: IO[bytes], begin: int, row: int, image: 
 
 
 def _header(path: Path) -> tuple[int, tuple[int, ...]]:
-    """Where the rows begin, and their shape."""
+    """The offset of the rows, and the shape."""
     stored = np.load(path, mmap_mode="r", allow_pickle=False)
     return stored.offset, stored.shape
 
 
 def _resume(partial: Path, journal: Path, count: int) -> set[int]:
-    """Rows that an earlier, interrupted decoding left whole."""
+    """Complete rows of an earlier, interrupted decoding."""
     if not partial.is_file() or not journal.is_file():
         return set()
     try:
@@ -170,7 +170,7 @@ def _resume(partial: Path, journal: Path, count: int) -> set[int]:
 
 
 def _is_sound(whole: Path, record: Path, progress: Progress | None) -> bool:
-    """Whether every row is as it was written; reading it also brings the file into the system's own cache."""
+    """Whether every row has its checksum; reading the file also brings it into the cache of the system."""
     try:
         begin, shape = _header(whole)
         good = 0

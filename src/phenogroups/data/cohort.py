@@ -1,4 +1,4 @@
-"""Who is studied: inputs, diagnosis and what else is known of every subject, checked at the door."""
+"""Who is studied: inputs, diagnosis and what else is known of every subject, validated once."""
 
 import hashlib
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ class Cohort:
             self._set(truth=truth, truth_names=names)
 
     def _set(self, **values: Any) -> None:
-        for name, value in values.items():  # a frozen dataclass completes itself only here, at the door
+        for name, value in values.items():  # only while the frozen dataclass is created
             object.__setattr__(self, name, value)
 
     def _validate(self) -> None:
@@ -95,7 +95,7 @@ class Cohort:
         refuse_repeated(self.subject)
         if self.inputs.dtype.kind not in "biuf":
             raise CohortError(f"Expected numbers as inputs. Received: values of type {self.inputs.dtype}.")
-        # what lies on disk was looked at when it was written there
+        # inputs on disk were checked when they were written
         if isinstance(self.inputs, np.memmap | StoredRows):
             return
         if np.issubdtype(self.inputs.dtype, np.floating):
@@ -148,7 +148,7 @@ class Cohort:
         return digest.hexdigest()
 
     def require(self, n_subgroups: int, *, controls: bool = True) -> None:
-        """Raise unless subgroups can be looked for here."""
+        """Raise unless there are both classes and enough patients for this number of subgroups."""
         patients = self.is_patient
         if (patients.all() and controls) or not patients.any():
             only, missing = ("patient", "control") if patients.all() else ("control", "patient")

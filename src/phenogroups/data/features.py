@@ -82,7 +82,7 @@ def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _refuse_long_array(file: Any) -> None:
-    """By the header of a packed array, before it is unpacked."""
+    """Check the header of a compressed array before it is decompressed."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)

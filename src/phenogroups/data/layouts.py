@@ -21,7 +21,7 @@ ODIR_OTHERS = {"H": "hypertension", "O": "other"}
 
 
 def read_layout(folder: str | Path) -> Table:
-    """By what lies in the folder: BIDS, sites, ODIR-5K, Kermany's X-rays or OCT, a folder per class, or images only."""
+    """Recognised by its files: BIDS, sites, ODIR-5K, Kermany's X-rays or OCT, a folder per class, or images only."""
     folder = Path(folder)
     if not folder.is_dir():
         raise CohortError(f"Expected a folder. Received: {folder}, which is none.")
@@ -48,7 +48,7 @@ def _recognise(folder: Path) -> Callable[[Path], Table]:
 
 
 def _unpacked(folder: Path) -> Path:
-    """Archives often unpack into a folder in a folder: the innermost that has more to it."""
+    """The folder inside folders that hold nothing else, as archives often unpack."""
     inside = _visible(folder)
     if len(inside) == 1 and inside[0].is_dir() and any(path.is_dir() for path in _visible(inside[0])):
         below = {path.name for path in _visible(inside[0])}
@@ -70,7 +70,7 @@ def _class_folders(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _files(folder: Path) -> Iterable[Path]:
-    """Everything below that could be an image; DICOM may have no ending."""
+    """All visible files below the folder; any may be an image, since DICOM files may have no ending."""
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith((".", "__MACOSX")) for part in path.relative_to(folder).parts)
         if path.is_file() and not hidden:
@@ -82,7 +82,7 @@ def _is_image(path: Path) -> bool:
 
 
 def class_folders(folder: Path) -> Table:
-    """folder/<class>/* or folder/train/<class>/*: the class is the word that --control and --patient tell about.
+    """folder/<class>/* or folder/train/<class>/*: --control and --patient say which classes are which.
 
     Files in folder/<class>/<person>/* are one group per person; files beside each other are a person each.
     """
@@ -105,7 +105,7 @@ def class_folders(folder: Path) -> Table:
 
 
 def image_folder(folder: Path) -> Table:
-    """folder/*: images and nothing known of them, as for prediction."""
+    """folder/*: images of subjects without a diagnosis, as for prediction."""
     paths = [path for path in _visible(folder) if path.is_file() and _is_image(path)]
     if not paths:
         raise CohortError(

@@ -1,4 +1,4 @@
-"""The one door for data: a table, a folder or a frame becomes a cohort, read in one way wherever it is asked for."""
+"""The one door for data: a table, a folder or a frame becomes a cohort, always read in the same way."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -89,7 +89,7 @@ def open_table(
 
 
 def read_cohort(table: Table, cache: str | Path | None = None, progress: Progress | None = None) -> Cohort:
-    """The cohort that the table describes; everything wrong with it is said before anything is trained."""
+    """The cohort that the table describes; whatever is wrong with it raises here, before training."""
     columns = read_columns(table.rows, table.spec)
     return Cohort(read_inputs(table, cache=cache, progress=progress), **columns, name=table.name)
 

@@ -62,7 +62,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one input is like; enough to compare it with the others once it is forgotten."""
+    """Properties of one input, to compare it with others after it is released."""
 
     shape: tuple[int, ...]  # as the file has it, channels first
     kind: str  # png, jpeg, ..., features or array
@@ -105,7 +105,7 @@ def check_table(
 
 
 def check_cohort(cohort: Cohort) -> Findings:
-    """The same of a cohort that is in memory already."""
+    """The same checks of a cohort in memory."""
     found = Findings()
     columns = {name: getattr(cohort, name) for name in COLUMNS}
     _check_columns(found, columns, subgroups=2, held_out=0.2)
@@ -260,7 +260,7 @@ def _check_duplicates(
 
 
 def _check_shortcuts(found: Findings, inputs: list[Seen], ill: np.ndarray) -> None:
-    """What tells patients from controls without looking at anybody: a network would learn it first."""
+    """Warn of properties of the files that tell patients from controls: a network would learn them first."""
     if min(ill.sum(), (~ill).sum()) < FEWEST or len(inputs[0].shape) == 1:
         return
     remedy = "a network would learn this instead of the disease; bring both to one"
@@ -287,7 +287,7 @@ def _check_shortcuts(found: Findings, inputs: list[Seen], ill: np.ndarray) -> No
 
 
 def _labels(subject: np.ndarray, files: np.ndarray) -> list[str]:
-    """`row 4 (sub-03): 3.png`: how a row is pointed at."""
+    """`row 4 (sub-03): 3.png`: how messages name a row."""
     pairs = enumerate(zip(subject, files, strict=True), start=1)
     return [f"row {i} ({name})" + (f": {file}" if file != name else "") for i, (name, file) in pairs]
 

@@ -1,4 +1,4 @@
-"""From one file to one array: how inputs are read, declared once and applied identically at prediction."""
+"""From one file to one array, in the same way at training and at prediction."""
 
 from dataclasses import dataclass
 from math import prod

@@ -46,7 +46,7 @@ def read_table(table: str | Path | pd.DataFrame) -> pd.DataFrame:
 
 
 def _refuse_lost_cells(path: Path, separator: str, columns: int) -> None:
-    """Where rows are longer than the header: only separators may follow."""
+    """Raise if cells beyond the last column hold anything."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         for row in csv.reader(file, delimiter=separator):
             if any(row[columns:]):
@@ -54,7 +54,7 @@ def _refuse_lost_cells(path: Path, separator: str, columns: int) -> None:
 
 
 def _separator(path: Path) -> str:
-    """By the header, which also tells whether the table can be a table."""
+    """The separator, by the header; raises where the file is too large for a table."""
     size = path.stat().st_size
     if size > MOST_TABLE:
         raise ValueError(f"{size:,} bytes, of at most {MOST_TABLE:,}; numbers may lie in a file (--features-file)")
@@ -85,7 +85,7 @@ def read_parquet(path: Path) -> pd.DataFrame:
 
 
 def _parquet_frame(path: Path) -> pd.DataFrame:
-    """Words are read as codes: a page of one word may stand for a million rows of it."""
+    """Words are read as dictionary codes: a small page may hold a million rows of one word."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""What a comparison of methods says: means, deviations, and which differences are more than luck (paper, tables)."""
+"""Means, deviations and significance of a comparison of methods (paper, tables)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -53,7 +53,7 @@ def welch(a: np.ndarray, b: np.ndarray) -> float | None:
 
 
 def _ranked(values: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Who is best (all whose mean is printed alike), p of the others against it, and whether it beats every other."""
+    """The best methods (equal printed means), p of the others against the best, and whether it beats all of them."""
     if len(values) < 2:
         return {}
     means = {method: float(found.mean()) for method, found in values.items()}

@@ -52,7 +52,7 @@ def mean_differences(train: Cohort, subgroup: np.ndarray, k: int) -> np.ndarray:
 
 
 def control_scale(train: Cohort) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of each feature among the controls; where nobody is one, among all patients."""
+    """Mean and deviation of each feature among the controls; without controls, among all patients."""
     inputs = np.asarray(train.inputs, dtype=np.float64)
     reference = inputs if train.is_patient.all() else inputs[~train.is_patient]
     # what no control varies in (a lesion that none has) is measured by how all subjects vary
@@ -77,7 +77,7 @@ def most_different(means: np.ndarray, most: int) -> np.ndarray:
 
 
 def read_blocks(cohort: Cohort, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Inputs of these rows, never more in memory than a prediction needs."""
+    """Inputs of these rows in blocks of bounded memory."""
     size = max(NUMBERS_AT_ONCE // int(np.prod(cohort.input_shape)), 1)
     for first in range(0, len(rows), size):
         yield np.asarray(cohort.inputs[rows[first : first + size]])

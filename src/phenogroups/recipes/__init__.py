@@ -37,7 +37,7 @@ class Recipe(TableRecipe):
         return build_method(self.method, {"n_subgroups": self.subgroups, **self.settings, **settings})
 
     def settings_of(self, method: str) -> dict[str, Any]:
-        """The settings for this method: its own get all, so that a wrong one is named; another, those that it has."""
+        """All settings for the recipe's own method, so that a wrong one is named; for another, those that it has."""
         if method not in METHODS or method == self.method:
             return dict(self.settings)
         known = {f.name for f in fields(METHODS[method]())}

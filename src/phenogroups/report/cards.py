@@ -13,7 +13,7 @@ from phenogroups.report.run_folder import Run
 
 
 def subgroup_cards(run: Run) -> list[dict[str, Any]]:
-    """One for each subgroup: sizes, exemplars, borderline patients, what speaks for it."""
+    """One card for each subgroup."""
     m = run.material
     confidence, names = run.subjects["confidence"].to_numpy(), run.subjects["subject"].to_numpy()
     at = {int(position): i for i, position in enumerate(m.mapped)}
@@ -70,7 +70,7 @@ def _bar_picture(values: np.ndarray, half: int = 24, width: int = 6) -> np.ndarr
 
 
 def _signed(one: np.ndarray, every: np.ndarray) -> np.ndarray:
-    """Red where a subgroup is brighter than the other patients, blue where darker, white where alike."""
+    """Red where a subgroup is brighter than the other patients, blue where it is darker."""
     limit = max(float(np.abs(every.astype(np.float32)).max()), 1e-12)
     return np.rint(colormaps["RdBu_r"](0.5 + one.astype(np.float32) / limit / 2)[..., :3] * 255).astype(np.uint8)
 

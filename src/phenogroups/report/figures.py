@@ -1,4 +1,4 @@
-"""Pictures of a run: data in, figure out, as wide as one column of a paper. No pyplot, so nothing global is left."""
+"""Figures of a run, as wide as one column of a paper: data in, figure out. Without pyplot, which keeps global state."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -313,7 +313,7 @@ def criteria_figure(criteria: pd.DataFrame) -> Figure:
 
 @rc_context({"svg.hashsalt": "phenogroups"})
 def as_file(figure: Figure, kind: Literal["png", "svg"]) -> bytes:
-    """Without date and version in it, so that equal figures are equal bytes."""
+    """The file without date and version, so that equal figures are equal bytes."""
     content = BytesIO()
     # tight: what stands at the edge is not cut
     about: Any = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
@@ -322,7 +322,7 @@ def as_file(figure: Figure, kind: Literal["png", "svg"]) -> bytes:
 
 
 def subgroup_name(k: int) -> str:
-    """The letter as in subgroups.csv, so that page and table speak of the same people."""
+    """The name with the letter that subgroups.csv uses."""
     return f"Subgroup {subgroup_letter(k)}"
 
 
@@ -366,7 +366,7 @@ def scatter(
     ax: Axes, points: np.ndarray, labels: np.ndarray, is_patient: np.ndarray, names: Sequence[str],
     styles: Sequence[int], *, area: float | None = None, legend: bool = True,
 ) -> list[Any]:  # fmt: skip
-    """Draw, and give what a legend shows."""
+    """Draw, and return the handles for a legend."""
     area = float(np.clip(1500 / len(points), 1.2, 8)) if area is None else area
     kinds: list[tuple[str, np.ndarray, dict[str, Any]]] = [
         ("Controls", ~is_patient, {"c": GRAY, "marker": "o", "alpha": 0.6}),
@@ -392,7 +392,7 @@ def scatter(
 
 
 def _legend_below(ax: Axes, lines_above: float, handles: list | None = None, columns: int = 2) -> None:
-    """Under the axis and its labels, where it can hide nobody."""
+    """A legend below the axis and its labels, where it hides no point."""
     handles = ax.get_legend_handles_labels()[0] if handles is None else handles
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": lines_above}
     ax.legend(
@@ -402,6 +402,6 @@ def _legend_below(ax: Axes, lines_above: float, handles: list | None = None, col
 
 
 def shorten(name: str, most: int = 28) -> str:
-    """Both ends stay: names of features often differ only in their last word."""
+    """Shortened in the middle: names of features often differ only in their last word."""
     half = most // 2
     return name if len(name) <= most else f"{name[: half - 1]}…{name[-half:]}"

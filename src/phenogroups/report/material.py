@@ -1,6 +1,6 @@
-"""What page and figures are made of: bounded in size, kept beside the run, so that both can be made without the cohort.
+"""All data of page and figures, in one file of bounded size: both can be made again without the cohort.
 
-Every number has a reader: rows are those of subgroups.csv, arrays are as small as what is shown of them.
+Rows are those of subgroups.csv; arrays are no larger than what is shown of them.
 """
 
 import json
@@ -53,7 +53,7 @@ MAY_BE_NAN = ("film_ratio",)  # where there are no controls
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was computed of the subgroups elsewhere; the page shows what there is."""
+    """Results of evaluation for the page, as far as they exist."""
 
     warnings: tuple[str, ...] = ()  # sentences that a reader must see first
     confounds: pd.DataFrame | None = None  # one row per covariate and kind of subject: effect, p, p_corrected
@@ -140,7 +140,7 @@ class Material:
             raise RunError(f"Expected {path} as it was written. Received: {error}.") from error
 
     def check(self) -> None:
-        """Raise where an array has not the size that the others give it, or points at what is not there."""
+        """Raise where the sizes of arrays do not fit together, or where positions lie outside."""
         if not 1 <= self.n_subgroups <= MOST_SUBGROUPS:
             raise ValueError(f"{self.n_subgroups} subgroups, of at most {MOST_SUBGROUPS}")
         known = {"k": self.n_subgroups, "f": len(self.features), "t": len(self.truth_names)}
@@ -188,7 +188,7 @@ def gather(
     feature_names: Sequence[str] | None = None,
     evidence: Evidence | None = None,
 ) -> Material:
-    """All that is shown of a run: subjects that were held out, axes and means of those it was trained on."""
+    """Collect the data of the page: held-out subjects, on axes and with means of the training subjects."""
     evidence = evidence or Evidence()
     k = new.subgroup.shape[1]
     found = np.where(test.is_patient, new.subgroup.argmax(axis=1), UNKNOWN)
@@ -261,7 +261,7 @@ def subjects_shown(
 
 
 def _styles_of_truth(found: np.ndarray, truth: np.ndarray, k: int, n_truths: int) -> list[int]:
-    """Each truth looks like the subgroup matched to it; the unmatched take the styles that follow."""
+    """Each truth has the style of the subgroup matched to it; unmatched ones take the styles that follow."""
     mapping = match_labels(found, truth, k)
     free = iter(range(k, k + n_truths))
     owner = {int(name): i for i, name in enumerate(mapping)}

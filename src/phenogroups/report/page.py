@@ -1,4 +1,4 @@
-"""The page a reader opens: one HTML file that needs nothing beside it and no network; and its figures as files."""
+"""The report: one self-contained HTML file that needs no network; and its figures as files."""
 
 import base64
 import hashlib
@@ -83,7 +83,7 @@ def save_figures(made: Mapping[str, Callable[[], Figure]], folder: str | Path) -
 
 
 def write_page(folder: str | Path) -> Path:
-    """report.html of a run folder, from what lies in it: whole, or not at all."""
+    """Write report.html of a run folder from its other files."""
     run = Run.read(folder)
     with drawing(folder):
         html = page_of(run)
@@ -94,7 +94,7 @@ def write_page(folder: str | Path) -> Path:
 
 @contextmanager
 def drawing(folder: str | Path) -> Iterator[None]:
-    """Whatever cannot be drawn of a folder is said of the folder."""
+    """Errors while drawing become a RunError that names the folder."""
     try:
         yield
     except RunError:
@@ -196,7 +196,7 @@ def _panels(run: Run) -> list[draw.Panel]:
 
 
 def _embedded(figure: Figure, dpi: int = 220, shown_dpi: int = 135) -> dict[str, Any]:
-    """The picture and its width on the page, the same scale for all so that their letters are equal."""
+    """The picture and its width on the page; one scale, so that all letters have one size."""
     buffer = io.BytesIO()
     # without matplotlib's version in it, equal figures are equal bytes
     figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", pad_inches=0.05, metadata={"Software": None})

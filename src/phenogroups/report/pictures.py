@@ -39,7 +39,7 @@ def _size(image: np.ndarray, side: int) -> tuple[int, int]:
 
 
 def draw_inputs(cohort: Cohort, rows: np.ndarray, side: int, levels: tuple[float, float]) -> np.ndarray:
-    """(rows, h, w[, 3]): 0..255, one scale for all, so that bright means bright in every picture."""
+    """(rows, h, w[, 3]): 0..255, all on one grey scale."""
     low, high = levels
     drawn = []
     for block in read_blocks(cohort, rows):
@@ -55,7 +55,7 @@ def draw_inputs(cohort: Cohort, rows: np.ndarray, side: int, levels: tuple[float
 
 
 def grey_levels(cohort: Cohort, rows: np.ndarray, most: int = 100) -> tuple[float, float]:
-    """What is shown as black and as white: a few stray voxels must not darken all pictures."""
+    """The values shown as black and as white: percentiles, so that a few outliers do not darken all pictures."""
     some = [np.percentile(block, (0.5, 99.5)) for block in read_blocks(cohort, rows[some_rows(len(rows), most)])]
     return float(min(low for low, _ in some)), float(max(high for _, high in some))
 
@@ -67,7 +67,7 @@ def data_url(picture: np.ndarray, kind: str = "png", **options: Any) -> str:
 
 
 def sheet_of(pictures: np.ndarray) -> dict[str, Any]:
-    """Many small pictures as one; lossy, for a glance."""
+    """Many small pictures as one, compressed with loss."""
     count, height, width = pictures.shape[:3]
     columns = max(1, min(SHEET // width, round((count * height / width) ** 0.5)))
     rows = -(-count // columns)

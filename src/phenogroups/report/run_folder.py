@@ -48,7 +48,7 @@ class Run:
             raise RunError(f"Expected {folder} as a run wrote it. Received: {error}.") from error
 
     def check(self) -> None:
-        """Raise where its files are not of one run."""
+        """Raise where the files do not fit together."""
         for row in self.scores.values():
             check_types(row)
         letters = {subgroup_letter(k) for k in range(self.material.n_subgroups)}
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def reference(self) -> str:
-        """Whom features are compared with."""
+        """The subjects that features are compared with."""
         return "controls" if (self.subjects["diagnosis"] == "control").any() else "all patients"
 
     @property

@@ -19,7 +19,7 @@ from phenogroups.methods.consensus import AGREEING
 
 
 def choice_sentences(choice: Choice) -> list[str]:
-    """The number and how sure it is."""
+    """The chosen number of subgroups and its p-values."""
     said = [choice.reason, f"That patients without any groups would look as structured: p {choice.p:.2g}."]
     if choice.subgroups > 1:
         said.append(
@@ -32,7 +32,7 @@ def choice_sentences(choice: Choice) -> list[str]:
 def summary(
     method: Method, train: Cohort, test: Cohort, new: Prediction, scores: Scores, *, chosen: bool = False
 ) -> dict[str, list[str]]:
-    """The findings in plain sentences, by the question they answer; `chosen`: how many subgroups was looked for."""
+    """The findings in plain sentences, by question; `chosen`: the number of subgroups was searched for."""
     k = new.subgroup.shape[1]
     ill = test.is_patient
     sizes = np.bincount(new.subgroup[ill].argmax(axis=1), minlength=k)
@@ -92,7 +92,7 @@ def confound_sentences(confounds: pd.DataFrame | None) -> list[str]:
 
 
 def diagnostics_sentences(found: Diagnostics) -> list[str]:
-    """The paper's diagnostics, each with what it should be; those that the method has."""
+    """The paper's diagnostics, as far as the method has them, each with its meaning."""
     said = {
         "distance_ratio": "controls are {:.2f} times as far from the farthest subgroup as from the nearest (1: "
         "from all alike)",

@@ -21,7 +21,7 @@ CAPTION = (
 
 
 def score_table(rows: dict[str, Scores]) -> Table:
-    """One row per name for the terminal; scores that nobody has get no column."""
+    """One row per name for the terminal; a score that is None in all rows gets no column."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("", no_wrap=True)
     columns = defined(rows)
@@ -92,19 +92,19 @@ def latex_table(summary: pd.DataFrame, caption: str, label: str = "table:compari
 
 
 def latex_text(text: str) -> str:
-    """Words as LaTeX prints them."""
+    """Text with LaTeX's special characters escaped."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
 
 
 def _named(row: Mapping[str, Any]) -> str:
-    """The method, with how many seeds it finished if not all."""
+    """The name of the method, and how many seeds finished if some failed."""
     partly = row["failed"] and row["seeds"]
     return row["method"] + (f" ({row['seeds']} of {row['seeds'] + row['failed']} seeds)" if partly else "")
 
 
 def _marks(summary: pd.DataFrame, row: Mapping[str, Any], columns: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Of each column: the star or the room it takes beside the others, and the style of the best."""
+    """For each column: its star, or a blank of the same width, and the style of the best."""
     for column in columns:
         if column in COSTS:
             yield column, "", ""
@@ -114,7 +114,7 @@ def _marks(summary: pd.DataFrame, row: Mapping[str, Any], columns: list[str]) ->
 
 
 def _shown(row: Mapping[str, Any], column: str) -> str:
-    """mean±deviation, a cross where the method has no such answer, or that it failed."""
+    """mean±deviation; a cross where the method has no such output; or "failed"."""
     mean, deviation = row[f"{column}_mean"], row[f"{column}_deviation"]
     if pd.isna(mean):
         return NO_HEAD if row["seeds"] else FAILED
@@ -124,7 +124,7 @@ def _shown(row: Mapping[str, Any], column: str) -> str:
 
 
 def legend(summary: pd.DataFrame) -> list[str]:
-    """What the marks in the table mean, of those that are in it."""
+    """The meaning of the marks that occur in the table."""
     ranked = [column for column in shown_columns(summary) if column in RANKED]
     several = (summary["seeds"] > 1).any()
     said = [

@@ -44,7 +44,7 @@ PATIENCE = 0.5  # seconds between two looks at what another process is running
 
 @dataclass(frozen=True)
 class Step:
-    """What a comparison is doing, for whoever waits."""
+    """The state of a running comparison, for progress bars."""
 
     doing: Literal["begins", "embeds", "trains", "waits", "finished", "failed"]
     cell: int  # of `cells`, counted from one
@@ -67,7 +67,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out; the same stands in the folder."""
+    """The result; the folder holds the same."""
 
     cells: pd.DataFrame  # one row per method and seed
     summary: pd.DataFrame  # one row per method
@@ -135,7 +135,7 @@ def compare(
 
 
 def build_methods(names: Sequence[str], settings: Mapping[str, Any], n_subgroups: int) -> dict[str, Method]:
-    """Each method with its settings; whatever is wrong with them is said here."""
+    """Each method with its settings; raises where a name or a setting is wrong."""
     names = [names] if isinstance(names, str) else list(names)
     names = list(METHODS) if "all" in names else list(dict.fromkeys(names))
     if not names:
@@ -168,7 +168,7 @@ def kind_of(method: Method) -> str:
 
 
 def plan(study: Study, methods: Mapping[str, Method], runs: int) -> list[Cell]:
-    """All methods of a seed first: an interrupted comparison is still a fair one."""
+    """Seed by seed, so that an interrupted comparison has the same seeds of all methods."""
     same = {"format": FORMAT, "study": study.fingerprint, "version": versions()["phenogroups"]}
     cells = []
     for seed in range(runs):
@@ -180,7 +180,7 @@ def plan(study: Study, methods: Mapping[str, Method], runs: int) -> list[Cell]:
 
 
 def check_folder(folder: Path) -> None:
-    """Say before training that the folder cannot be written."""
+    """Raise before training where the folder cannot be written."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"Expected a folder to write. Received: {folder}, which is a file. Choose another (--out).")
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -193,7 +193,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_found(found: Found) -> None:
-    """Raise unless this is what a cell finds."""
+    """Raise unless a cell's file holds what `run_cell` returns."""
     if found.get("status") == "failed" and isinstance(found.get("error"), str):
         return
     kinds: dict[str, Any] = {
@@ -212,7 +212,7 @@ def check_found(found: Found) -> None:
 
 
 def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float | str], None]) -> dict[str, Any]:
-    """Train one method and score it; what it says of itself is kept too."""
+    """Train one method and score it."""
     torch.set_num_threads(job["threads"])
     if job["embeddings"] is not None:  # a process of its own knows nothing of the caller's folder
         with keeping_embeddings(job["embeddings"], lambda _: None):
@@ -247,7 +247,7 @@ def _run_all(
     study: Study, before: Mapping[Cell, Found | None], done: dict[Cell, Found], store: Cells,
     isolated: bool, progress: Callable[[Step], None] | None,
 ) -> int:  # fmt: skip
-    """Complete `done`; how many cells were run here."""
+    """Run all cells that are not in `done` and add them; returns how many this process ran."""
     tell = progress or (lambda _: None)
     todo = [cell for cell in before if cell not in done]
     ran = 0
@@ -278,7 +278,7 @@ def _run_all(
 def _run_one(
     cell: Cell, study: Study, worker: Isolated | None, progress: Callable[[float | str], None]
 ) -> dict[str, Any]:
-    """Numbers, or why there are none: one method's failure does not stop the others."""
+    """The result of a cell, or its error: a failing method does not stop the others."""
     job = {
         "method": cell.method, "settings": cell.settings, "seed": cell.seed, "threads": torch.get_num_threads(),
         "embeddings": kept_in(),
@@ -299,7 +299,7 @@ def _run_one(
 def _teller(
     tell: Callable[[Step], None], step: Step, cell: Cell, todo: list[Cell], done: Mapping[Cell, Found]
 ) -> Callable[[float | str], None]:
-    """Tells that the cell begins, and then how far it is and how long all will take: others by their finished seeds."""
+    """Reports the start of a cell, then its progress and the time left, estimated from finished cells."""
     seconds: dict[str, list[float]] = {}
     for other, found in done.items():
         if found["status"] == "finished":
@@ -337,7 +337,7 @@ def _write(
     folder: Path, store: Cells, study: Study, found: Mapping[Cell, Found], kinds: Mapping[str, str], ran: int,
     about: Mapping[str, Any],
 ) -> Comparison:  # fmt: skip
-    """Tables and picture of these cells, the old ones removed first: what lies together belongs together."""
+    """Write tables, figures and page of these cells; earlier ones are removed first."""
     # here, so that no cell's process has to import it
     from phenogroups.report.comparison_figures import comparison_figure, methods_figure
     from phenogroups.report.figures import as_file
@@ -404,7 +404,7 @@ def _write(
 
 
 def _panel(scored: Cohort) -> tuple[str, np.ndarray, Sequence[str], Sequence[int]]:
-    """What the embeddings are coloured by: the truth, or if nobody knows it the diagnosis."""
+    """Colours of the embeddings: the truth where it is known, else the diagnosis."""
     if scored.truth is None or not (scored.truth != UNKNOWN).any():
         return "Diagnosis", np.where(scored.is_patient, 0, UNKNOWN), ["Patients"], [0]
     return "Truth", scored.truth, scored.truth_names, range(len(scored.truth_names))
@@ -419,7 +419,7 @@ def _row(cell: Cell, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as JSON can hold them: nothing where there is no number."""
+    """Rows for JSON, with None for missing numbers."""
     return [{key: None if pd.isna(value) else value for key, value in row.items()} for row in table.to_dict("records")]
 
 

@@ -1,4 +1,4 @@
-"""From a cohort to a run folder: split, fit, score the held-out part, write everything down."""
+"""From a cohort to a run folder: split, fit, score the held-out part, write the run folder."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ from phenogroups.workflows.predict import prediction_columns
 
 @dataclass(frozen=True)
 class Discovery:
-    """What a run found; the same things stand in its folder."""
+    """What a run found; its folder holds the same."""
 
     method: Method
     scores: dict[str, Scores]  # of the held-out part

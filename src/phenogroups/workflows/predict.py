@@ -56,11 +56,11 @@ def predict_table(
     cache: str | Path | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Assigned:
-    """Subgroups of new subjects, read as the run's own table was and written to `out`, whole or not at all.
+    """Subgroups of new subjects, read as the table of the run was, and written atomically to `out`.
 
     `table` may be a folder of images; `folder` is where image paths begin, by default the table's own; `features_file`
     holds the new subjects' features if those of the run came from a file; `cache` is a folder to decode images into.
-    A file that cannot be read costs its row only: it has no subgroup but a `problem`, which `note` is told too.
+    A file that cannot be read affects its row only: it has a `problem` instead of a subgroup, and `note` is called.
     """
     if Path(out).resolve() == Path(table).resolve():
         raise RunError(f"Expected another file to write than the table itself. Received: {out}.")
@@ -118,7 +118,7 @@ def _blocks(
 
 
 def _predict(method: Method, block: Block, subject: np.ndarray, covariates: pd.DataFrame) -> pd.DataFrame:
-    """One row per row of the block; empty, with a problem, for whom nothing can be said."""
+    """One row per row of the block; subjects who cannot be assigned have empty cells and a problem."""
     names = pd.DataFrame({"subject": subject[block.rows.start : block.rows.stop]}, index=block.rows)
     problems, found = dict(block.broken), None
     if len(block.inputs):

@@ -141,7 +141,7 @@ def _read_idx(path: Path, ndim: int) -> np.ndarray:
 
 
 def _locate(name: str, data: str | Path | None) -> Path:
-    """The file in the data folder, in the cache, or downloaded; a folder given by argument is taken at its word."""
+    """The file in the data folder, in the cache, or downloaded; a folder given by argument must hold it."""
     places = [f"{folder}{name}{ending}" for folder in ("", "mnist/") for ending in ("", ".gz")]
     if data is not None:
         return require(data, *places)
@@ -165,7 +165,7 @@ def _cached(name: str) -> Path:
 
 
 def _download(name: str) -> bytes:
-    """From the first mirror that gives the file whole."""
+    """From the first mirror whose file has the right checksum."""
     failures = []
     for mirror in MIRRORS:
         try:
