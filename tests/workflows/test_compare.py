@@ -19,8 +19,9 @@ from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.study import Study
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import METHODS, Classifier, PlainKMeans
+from phenogroups.report.tables import OUTPUTS
 from phenogroups.training.run import RunError
-from phenogroups.workflows.compare import OUTPUTS, build_methods, compare, kind_of, plan
+from phenogroups.workflows.compare import build_methods, compare, kind_of, plan
 
 MODULE = sys.modules["phenogroups.workflows.compare"]
 COMMAND = [sys.executable, "-m", "phenogroups.cli", "compare"]

@@ -12,6 +12,7 @@ from phenogroups.evaluation.diagnostics import distance_ratio
 from phenogroups.methods.base import Method
 
 FITTED = 10_000  # subjects that principal axes are fitted on, at most
+EMBEDDED = 1000  # subjects of a comparison whose place is kept, of the first seed
 NEIGHBOURS = 3000  # training subjects that UMAP learns from, at most
 
 

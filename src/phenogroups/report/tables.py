@@ -13,6 +13,9 @@ from rich.text import Text
 from phenogroups.evaluation.ranking import ALPHA, COSTS, RANKED, TITLES
 from phenogroups.evaluation.scores import SCORE_NAMES, Scores
 
+# the files of a comparison
+OUTPUTS = ("compare.csv", "summary.csv", "compare.json", "table.tex", "compare.png", "compare.svg")
+OUTPUTS += ("compare.html", "embeddings.png", "embeddings.svg")
 NO_HEAD, FAILED = "×", "failed"
 CAPTION = (
     "Subgroups of patients, and controls beside them. The tests compare the subgroups; p is corrected for the number "
