@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -38,16 +38,6 @@ THUMBNAIL, PICTURE = 48, 160  # pixels of the longer side: under the pointer, on
 MAPPED = 3  # exemplars of each subgroup whose saliency is shown
 COVARIATES, FEATURES = 12, 12  # shown at most
 MOST_MATERIAL, MOST_SUBGROUPS = 2**28, 200  # bytes and subgroups that a page is made of
-# of each array: kinds of numbers; sizes, where equal letters are equal and what follows an ellipsis is free
-ARRAYS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "shown": ("iu", ("n",)), "truth": ("iu", ("n",)), "points": ("f", ("n", 3)), "share": ("f", (3,)),
-    "confusion": ("iu", ("k", "t")), "umap": ("f", ("n", 2)), "thumbnails": ("u", ("n", ...)),
-    "gallery": ("iu", ("g",)), "gallery_subgroup": ("iu", ("g",)), "gallery_borderline": ("b", ("g",)),
-    "pictures": ("u", ("g", ...)), "mapped": ("iu", ("m",)), "maps": ("f", ("m", ...)), "mean_maps": ("f", ("k", ...)),
-    "difference": ("f", ("k", ...)), "bars": ("f", ("n", "f")), "gallery_bars": ("f", ("g", "f")),
-    "mean_bars": ("f", ("k", "f")), "film": ("f", ("frames", "filmed", 2)), "film_epochs": ("iu", ("frames",)),
-    "film_ratio": ("f", ("frames",)), "film_subgroup": ("iu", ("filmed",)),
-}  # fmt: skip
 MAY_BE_NAN = ("film_ratio",)  # where there are no controls
 
 
@@ -64,7 +54,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Material:
-    """Everything that is not in the other files of the run folder; None where it does not exist."""
+    """Everything that is not in the other files of the run folder; None where it does not exist.
+
+    Arrays name their kinds of numbers, as NumPy does, and their sizes, where equal letters are equal sizes: n subjects
+    shown, k subgroups, t truths, g pictures, m maps, f features. An ellipsis is up to three free sizes.
+    """
 
     title: str
     sentences: dict[str, list[str]]  # the findings in plain words, by question
@@ -78,28 +72,30 @@ class Material:
     profiles: pd.DataFrame | None
     criteria: pd.DataFrame | None
     covariates: pd.DataFrame  # of the subjects shown
-    shown: np.ndarray  # (shown,): rows of subgroups.csv, held-out subjects
-    truth: np.ndarray  # (shown,): known subgroup or -1
-    points: np.ndarray  # (shown, 3): principal axes, fitted on training subjects
-    share: np.ndarray  # (3,): their share of variance
-    confusion: np.ndarray | None  # (subgroups, truths): held-out patients
-    umap: np.ndarray | None  # (shown, 2)
-    thumbnails: np.ndarray | None  # (shown, height, width[, 3]), 0..255
-    gallery: np.ndarray  # (pictures,): rows of subgroups.csv
-    gallery_subgroup: np.ndarray  # (pictures,)
-    gallery_borderline: np.ndarray  # (pictures,): else an exemplar
-    pictures: np.ndarray | None  # (pictures, height, width[, 3]), 0..255
-    mapped: np.ndarray  # (maps,): positions in the gallery
-    maps: np.ndarray  # (maps, height, width) or (maps, features): what speaks for the subgroup, at most 1
-    mean_maps: np.ndarray  # (subgroups, ...): their mean
-    difference: np.ndarray | None  # (subgroups, height, width): mean image less that of the other patients
-    bars: np.ndarray | None  # (shown, features): deviations from controls, in theirs
-    gallery_bars: np.ndarray | None  # (pictures, features)
-    mean_bars: np.ndarray | None  # (subgroups, features): of training patients
-    film: np.ndarray | None  # (frames, filmed, 2)
-    film_epochs: np.ndarray | None  # (frames,)
-    film_ratio: np.ndarray | None  # (frames,): distance to the farthest subgroup over that to the nearest
-    film_subgroup: np.ndarray | None  # (filmed,): -1 for controls
+    shown: Annotated[np.ndarray, "iu", ("n",)]  # rows of subgroups.csv, held-out subjects
+    truth: Annotated[np.ndarray, "iu", ("n",)]  # known subgroup or -1
+    points: Annotated[np.ndarray, "f", ("n", 3)]  # principal axes, fitted on training subjects
+    share: Annotated[np.ndarray, "f", (3,)]  # their share of variance
+    confusion: Annotated[np.ndarray | None, "iu", ("k", "t")]  # held-out patients
+    umap: Annotated[np.ndarray | None, "f", ("n", 2)]
+    thumbnails: Annotated[np.ndarray | None, "u", ("n", ...)]  # 0..255
+    gallery: Annotated[np.ndarray, "iu", ("g",)]  # rows of subgroups.csv
+    gallery_subgroup: Annotated[np.ndarray, "iu", ("g",)]
+    gallery_borderline: Annotated[np.ndarray, "b", ("g",)]  # else an exemplar
+    pictures: Annotated[np.ndarray | None, "u", ("g", ...)]  # 0..255
+    mapped: Annotated[np.ndarray, "iu", ("m",)]  # positions in the gallery
+    maps: Annotated[np.ndarray, "f", ("m", ...)]  # what speaks for the subgroup, at most 1
+    mean_maps: Annotated[np.ndarray, "f", ("k", ...)]  # their mean
+    difference: Annotated[np.ndarray | None, "f", ("k", ...)]  # mean image less that of the other patients
+    bars: Annotated[np.ndarray | None, "f", ("n", "f")]  # deviations from controls, in theirs
+    gallery_bars: Annotated[np.ndarray | None, "f", ("g", "f")]
+    mean_bars: Annotated[np.ndarray | None, "f", ("k", "f")]  # of training patients
+    film: Annotated[np.ndarray | None, "f", ("frames", "filmed", 2)]
+    film_epochs: Annotated[np.ndarray | None, "iu", ("frames",)]
+    film_ratio: Annotated[
+        np.ndarray | None, "f", ("frames",)
+    ]  # see evaluation.diagnostics
+    film_subgroup: Annotated[np.ndarray | None, "iu", ("filmed",)]  # -1 for controls
 
     def write(self, folder: Path) -> None:
         arrays, words = {}, {}
@@ -145,19 +141,18 @@ class Material:
             raise ValueError(f"{self.n_subgroups} subgroups, of at most {MOST_SUBGROUPS}")
         known = {"k": self.n_subgroups, "f": len(self.features), "t": len(self.truth_names)}
         for name, (kinds, sizes) in ARRAYS.items():
-            array = getattr(self, name)
-            if array is None:
+            values = getattr(self, name)
+            if values is None:
                 continue
-            if array.dtype.kind not in kinds or (
-                array.dtype.kind == "f" and name not in MAY_BE_NAN and not _finite(array)
-            ):
-                raise ValueError(f"{name} of type {array.dtype}, or not finite")
+            finite = values.dtype.kind != "f" or name in MAY_BE_NAN or np.isfinite(values).all()
+            if values.dtype.kind not in kinds or not finite:
+                raise ValueError(f"{name} of type {values.dtype}, or not finite")
             fixed = [size for size in sizes if size is not ...]
-            if array.ndim < len(fixed) or array.ndim > len(fixed) + 3 * (... in sizes):
-                raise ValueError(f"{name} of shape {array.shape}")
-            for size, found in zip(fixed, array.shape, strict=False):
+            if not len(fixed) <= values.ndim <= len(fixed) + 3 * (... in sizes):
+                raise ValueError(f"{name} of shape {values.shape}")
+            for size, found in zip(fixed, values.shape, strict=False):
                 if found != (known.setdefault(size, found) if isinstance(size, str) else size):
-                    raise ValueError(f"{name} of shape {array.shape}, which does not fit the others")
+                    raise ValueError(f"{name} of shape {values.shape}, which does not fit the others")
         for name, low, high in (
             ("gallery_subgroup", 0, known["k"]), ("mapped", 0, known["g"]), ("truth", UNKNOWN, known["t"]),
             ("film_subgroup", UNKNOWN, known["k"]),
@@ -167,13 +162,16 @@ class Material:
             raise ValueError("sentences or styles are missing")
 
 
+ARRAYS = {  # name: kinds and sizes
+    name: hint.__metadata__
+    for name, hint in get_type_hints(Material, include_extras=True).items()
+    if get_origin(hint) is Annotated
+}
+
+
 def require_within(name: str, positions: np.ndarray | None, low: int, high: int) -> None:
     if positions is not None and len(positions) and not (low <= positions.min() and positions.max() < high):
         raise ValueError(f"{name} from {positions.min()} to {positions.max()}, of {low} to {high - 1}")
-
-
-def _finite(array: np.ndarray) -> bool:
-    return bool(np.isfinite(array).all())
 
 
 def gather(
