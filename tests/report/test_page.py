@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from phenogroups.cli import main
-from phenogroups.report.cards import _bar_picture
 from phenogroups.report.material import Material
 from phenogroups.report.page import run_figures, write_page
+from phenogroups.report.page_data import _bar_picture
 from phenogroups.report.pictures import sheet_of
 from phenogroups.report.run_folder import Run, read_subgroups
 from phenogroups.training.run import RunError

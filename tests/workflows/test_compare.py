@@ -13,8 +13,7 @@ from scipy.stats import ttest_ind
 
 import phenogroups
 from phenogroups import cli
-from phenogroups.cli.commands import say_what_was_compared
-from phenogroups.cli.stopping import Terminated
+from phenogroups.cli.commands import Terminated, say_what_was_compared
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.study import Study
 from phenogroups.evaluation.scores import score

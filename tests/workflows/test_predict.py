@@ -14,10 +14,9 @@ from closeness import ABSOLUTE, RELATIVE
 from phenogroups import cli
 from phenogroups.data import streaming
 from phenogroups.data.cohort import Cohort, CohortError
-from phenogroups.data.images import ImagePath
 from phenogroups.data.inputs import read_inputs
 from phenogroups.data.opening import open_table
-from phenogroups.data.reading import Reading
+from phenogroups.data.reading import ImagePath, Reading
 from phenogroups.data.streaming import blocks_of, cached_rows, decoded_blocks, rows_of_block
 from phenogroups.data.tables import TableSpec, spec_from_json
 from phenogroups.methods import Consensus, DeepUCSL, PlainKMeans, load

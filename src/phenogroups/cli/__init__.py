@@ -6,10 +6,9 @@ from typing import Any
 
 import tyro
 
-from phenogroups.cli.commands import Command
+from phenogroups.cli.commands import Command, code_of, stopped_by_sigterm
 from phenogroups.cli.options import parse_settings
 from phenogroups.cli.progress import ERR, note, say, training_bar
-from phenogroups.cli.stopping import code_of, stopped_by_sigterm
 
 __all__ = ["main", "parse_settings", "say", "training_bar"]
 

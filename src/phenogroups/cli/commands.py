@@ -1,5 +1,9 @@
 """The commands. Heavy imports wait until a command needs them."""
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +13,6 @@ from tyro.conf import Positional, arg, subcommand
 
 from phenogroups.cli.options import CohortOptions, parse_settings, parse_subgroups
 from phenogroups.cli.progress import ERR, OUT, comparing_bar, counting_bar, embedding_words, note, say, training_bar
-from phenogroups.cli.stopping import INCOMPLETE, code_of
 
 if TYPE_CHECKING:
     from phenogroups.data.cohort import Cohort
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
     from phenogroups.methods import Method
     from phenogroups.workflows.compare import Comparison
     from phenogroups.workflows.discover import Discovery
+
+
+# exit codes: written, but some subjects could not be assigned; stopped, 128 and the number of the signal as in shells
+INCOMPLETE, INTERRUPTED, TERMINATED = 3, 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True)
@@ -389,3 +396,29 @@ def say_what_was_compared(found: "Comparison") -> None:
         say(failure)
     run_now = f"{found.ran} of {len(found.cells)} cells were run now"
     say(f"Written: {found.folder} ({run_now}). Open {found.folder / 'compare.html'} in a browser.")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, handled like Ctrl-C: background processes of scripts ignore SIGINT."""
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Within this context, SIGTERM stops a command as Ctrl-C does: files stay complete."""
+
+    def stop(*_: object) -> None:
+        raise Terminated
+
+    is_main = threading.current_thread() is threading.main_thread()  # only there can signals be handled
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def code_of(stop: KeyboardInterrupt) -> int:
+    return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED

@@ -20,8 +20,7 @@ import numpy as np
 
 from phenogroups.data.cohort import CohortError
 from phenogroups.data.decoding import UnreadableInput
-from phenogroups.data.images import ImagePath, read_ahead
-from phenogroups.data.reading import Reading, read_input
+from phenogroups.data.reading import ImagePath, Reading, read_ahead, read_input
 from phenogroups.data.stored import StoredRows
 from phenogroups.data.untrusted import machine_memory
 

@@ -1,5 +1,6 @@
 """The inputs of a table: images or features, one row per subject."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,12 +8,11 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.data.cache import Progress, UnusableRows, cached_inputs, too_large_to_hold, user_cache
-from phenogroups.data.cohort import CohortError
-from phenogroups.data.columns import subject_names
+from phenogroups.data.cohort import CohortError, name_rows
+from phenogroups.data.columns import require_columns, subject_names
 from phenogroups.data.decoding import UnreadableInput
 from phenogroups.data.features import read_feature_columns, read_features_file
-from phenogroups.data.images import image_paths, read_ahead, refuse_broken, require_one_shape
-from phenogroups.data.reading import PRETRAINED_SIDE, read_input, suits_pretrained
+from phenogroups.data.reading import PRETRAINED_SIDE, ImagePath, read_ahead, read_input, suits_pretrained
 from phenogroups.data.stored import Inputs
 from phenogroups.data.tables import Table, TableSpec
 
@@ -87,3 +87,29 @@ def resolve_size(table: Table) -> TableSpec:
         size = (PRETRAINED_SIDE, PRETRAINED_SIDE) if suits_pretrained(image) else None
         return replace(spec, reading=replace(spec.reading, size=size))
     return spec
+
+
+def image_paths(table: Table) -> list[ImagePath]:
+    require_columns(table.rows, [str(table.spec.image)])
+    return [ImagePath(cell.strip(), table.folder) for cell in table.rows[table.spec.image]]
+
+
+def refuse_broken(broken: Mapping[int, str], subject: np.ndarray, paths: list[ImagePath]) -> None:
+    if broken:
+        raise CohortError(
+            f"Expected a readable file in every row. Received {len(broken)} that are not; mend or drop them:\n"
+            + "\n".join(f"  row {row + 1} ({subject[row]}): {paths[row]} {why}" for row, why in broken.items())
+        )
+
+
+def require_one_shape(shapes: Mapping[int, tuple[int, ...]], subject: np.ndarray) -> None:
+    """`shapes`: of each row."""
+    found = list(shapes.values())
+    expected = max(set(found), key=found.count, default=())
+    other = {row: shape for row, shape in shapes.items() if shape != expected}
+    if other:
+        raise CohortError(
+            f"Expected images of shape {expected}, channels first, as most have. Received: "
+            f"{', '.join(map(str, sorted({*other.values()})[:5]))} in {name_rows(subject[list(other)])}. "
+            "Bring them to one shape (--size, --channels), or drop them."
+        )

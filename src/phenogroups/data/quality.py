@@ -18,9 +18,8 @@ from phenogroups.data.cache import Progress
 from phenogroups.data.cohort import PATIENT, Cohort, CohortError, name_rows
 from phenogroups.data.columns import read_columns
 from phenogroups.data.decoding import UnreadableInput, decode
-from phenogroups.data.images import image_paths, read_ahead, refuse_broken, require_one_shape
-from phenogroups.data.inputs import read_inputs
-from phenogroups.data.reading import prepare
+from phenogroups.data.inputs import image_paths, read_inputs, refuse_broken, require_one_shape
+from phenogroups.data.reading import prepare, read_ahead
 from phenogroups.data.tables import Table
 
 COLUMNS = ("subject", "diagnosis", "group", "covariates", "truth", "truth_names", "is_test")  # of a cohort

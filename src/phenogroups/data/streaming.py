@@ -11,8 +11,7 @@ from phenogroups.data.batches import NUMBERS_AT_ONCE, rows_at_once
 from phenogroups.data.cache import Progress, UnusableRows, cached_inputs
 from phenogroups.data.cohort import CohortError
 from phenogroups.data.decoding import UnreadableInput
-from phenogroups.data.images import ImagePath, read_ahead
-from phenogroups.data.reading import Reading, read_input
+from phenogroups.data.reading import ImagePath, Reading, read_ahead, read_input
 from phenogroups.data.stored import Inputs, StoredRows
 
 MOST_BATCHES = 16  # in one block

@@ -92,9 +92,7 @@ class Material:
     mean_bars: Annotated[np.ndarray | None, "f", ("k", "f")]  # of training patients
     film: Annotated[np.ndarray | None, "f", ("frames", "filmed", 2)]
     film_epochs: Annotated[np.ndarray | None, "iu", ("frames",)]
-    film_ratio: Annotated[
-        np.ndarray | None, "f", ("frames",)
-    ]  # see evaluation.diagnostics
+    film_ratio: Annotated[np.ndarray | None, "f", ("frames",)]  # see evaluation.diagnostics
     film_subgroup: Annotated[np.ndarray | None, "iu", ("filmed",)]  # -1 for controls
 
     def write(self, folder: Path) -> None:

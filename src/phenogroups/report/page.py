@@ -21,10 +21,9 @@ from phenogroups.data.cohort import Cohort
 from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.scores import SCORE_NAMES
 from phenogroups.report import figures as draw
-from phenogroups.report.cards import subgroup_cards, subgroup_rows
 from phenogroups.report.figures import as_file, subgroup_name
+from phenogroups.report.page_data import as_text, comparison_data, run_data, subgroup_cards, subgroup_rows
 from phenogroups.report.run_folder import Run, subgroup_numbers
-from phenogroups.report.script_data import as_text, comparison_data, run_data
 from phenogroups.report.tables import defined, format_score
 from phenogroups.training.run import PAGE, RunError
 

@@ -12,8 +12,7 @@ from phenogroups.data.cache import Progress
 from phenogroups.data.cohort import Cohort, CohortError, refuse_repeated, subgroup_letter
 from phenogroups.data.columns import require_columns, subject_names, typed_covariates
 from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
-from phenogroups.data.images import image_paths
-from phenogroups.data.inputs import read_inputs
+from phenogroups.data.inputs import image_paths, read_inputs
 from phenogroups.data.opening import open_table
 from phenogroups.data.streaming import Block, blocks_of, cached_rows, decoded_blocks
 from phenogroups.data.tables import Table, spec_from_json

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError, name_rows
+from phenogroups.data.decoding import PICTURES
 from phenogroups.data.examples.local import find, read_labels, require
 from phenogroups.data.inputs import read_inputs
-from phenogroups.data.reading import PICTURES, Reading
+from phenogroups.data.reading import Reading
 from phenogroups.data.stored import Inputs
 from phenogroups.data.tables import Table, TableSpec
 
