@@ -354,3 +354,12 @@ def test_without_covariates_the_run_says_what_was_not_looked_at(tmp_path, featur
     assert found.confounds is None
     assert "no covariates were given" in found.sentences[-1]
     assert not {"confounds.csv", "profiles.csv", "profiles.tex"} & {path.name for path in (tmp_path / "run").iterdir()}
+
+
+def test_the_training_cohort_is_predicted_once(tmp_path, features, monkeypatch):
+    sizes, predict = [], PlainKMeans.predict_cohort
+    monkeypatch.setattr(PlainKMeans, "predict_cohort", lambda self, who: sizes.append(len(who)) or predict(self, who))
+    train, test = features.split(0.2, 0)
+    discover(features, PlainKMeans(), tmp_path / "run")
+    assert sizes.count(len(train)) == 1
+    assert sizes.count(len(test)) == 1
