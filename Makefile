@@ -4,8 +4,8 @@ PYTHON ?= $(shell python3.11 -c 'import sys; print(sys.executable)' 2>/dev/null 
 BIN := .venv/bin
 INSTALLED := .venv/installed
 # what compares numbers closely, and could pass on the machine of whoever wrote it only
-CLOSE := tests/clustering tests/methods/test_contract.py tests/methods/test_ids.py tests/test_discovery.py \
-	tests/test_prediction.py tests/test_distributed.py
+CLOSE := tests/clustering tests/methods/test_contract.py tests/methods/test_ids.py tests/workflows/test_discover.py \
+	tests/workflows/test_predict.py tests/test_distributed.py
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 BENCHMARKS := estep training_speed epoch_cost memory predict report ranks
 

@@ -24,9 +24,10 @@ from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.mnist import mnist
 from phenogroups.data.examples.pneumonia import pneumonia_embeddings
+from phenogroups.data.writing import write_whole
 from phenogroups.methods import DeepMethod, DeepUCSL
 from phenogroups.methods.deep_ucsl import PAPER, Beliefs
-from phenogroups.training.run import versions, write_whole
+from phenogroups.training.run import versions
 
 
 @dataclass(eq=False, repr=False)

@@ -45,8 +45,9 @@ from phenogroups.data.embeddings import keeping_embeddings
 from phenogroups.data.examples.local import find, require
 from phenogroups.data.examples.mnist import mnist
 from phenogroups.data.examples.pneumonia import pneumonia
+from phenogroups.data.opening import open_cohort
 from phenogroups.data.reading import Reading
-from phenogroups.data.tables import TableSpec, read_cohort
+from phenogroups.data.tables import TableSpec
 from phenogroups.methods import Method, build_method, settings_of
 from phenogroups.networks.encoders import build_encoder
 from phenogroups.training.embedding import embed_once
@@ -205,7 +206,7 @@ def _oct(asked: Cohorts) -> Cohort:
     table = _needed(asked, "oct/train.csv")
     reading = Reading((SIZE, SIZE), 1)
     spec = TableSpec(image="path", subject="path", group="patient", truth="subgroup", reading=reading)
-    return read_cohort(table, spec, folder=table.parent, name="oct")
+    return replace(open_cohort(table, spec), name="oct")
 
 
 def _fundus(asked: Cohorts) -> Cohort:

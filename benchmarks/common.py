@@ -24,9 +24,10 @@ from tyro.conf import arg
 
 from phenogroups.cli import parse_settings, say, training_bar
 from phenogroups.data.cohort import Cohort
+from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.scores import Scores, score
 from phenogroups.methods import Method, Prediction, build_method, settings_of
-from phenogroups.training.run import versions, write_whole
+from phenogroups.training.run import versions
 
 OUT, ERR = Console(), Console(stderr=True)
 RESULTS = Path(__file__).parent / "results"

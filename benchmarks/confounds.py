@@ -19,10 +19,11 @@ from rich.table import Table
 from phenogroups.cli import say
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn_table import drawn_table
+from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.confounds import associations, warnings
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import settings_of
-from phenogroups.training.run import versions, write_whole
+from phenogroups.training.run import versions
 
 FALSE_ALARMS = 0.05  # of sound cohorts, at most
 

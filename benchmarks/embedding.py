@@ -26,8 +26,10 @@ from rich.table import Table
 
 from phenogroups.cli import say
 from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
+from phenogroups.data.inputs import read_inputs
+from phenogroups.data.opening import open_table
 from phenogroups.data.reading import Reading
-from phenogroups.data.tables import TableSpec, read_inputs
+from phenogroups.data.tables import TableSpec
 from phenogroups.networks.encoders import build_encoder
 from phenogroups.training.embedding import embed_once
 from phenogroups.training.run import versions
@@ -124,7 +126,7 @@ class Embedding:
         encoder.fast  # noqa: B018, made once for a cohort of any size
         spec = TableSpec(image="image", reading=Reading(size=(self.side, self.side)))
         began, cpu = perf_counter(), process_time()
-        inputs = read_inputs(table, spec, cache=cache if cached else None)
+        inputs = read_inputs(open_table(table, spec), cache=cache if cached else None)
         read = perf_counter() - began
         with keeping_embeddings(embeddings_folder(cache)):
             embed_once(encoder, inputs)

@@ -20,9 +20,10 @@ from tyro.conf import arg
 
 from phenogroups.cli import say
 from phenogroups.data.examples.drawn import drawn_digits
+from phenogroups.data.writing import write_whole
 from phenogroups.methods import METHODS, DeepMethod, build_method
 from phenogroups.training.em import Trainer
-from phenogroups.training.run import versions, write_whole
+from phenogroups.training.run import versions
 
 TARGET = 2.2  # times the classifier's epoch, per view
 SAME = {"encoder": "auto", "augmentation": "digits", "batch_size": 256, "steps": 1, "epochs": 10**6}

@@ -18,9 +18,10 @@ from rich.table import Table
 from phenogroups.cli import parse_settings, say
 from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
 from phenogroups.data.examples.pneumonia import pneumonia
+from phenogroups.data.writing import write_whole
 from phenogroups.methods import build_method, settings_of
 from phenogroups.methods.base import DeepMethod
-from phenogroups.training.run import versions, write_whole
+from phenogroups.training.run import versions
 
 
 @dataclass(frozen=True, kw_only=True)

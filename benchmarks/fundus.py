@@ -5,15 +5,17 @@ is held out, others by each seed; copies of one picture stay on one side.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common import PublicData, Row, about_cohort, beside, finish, fit, main, over_seeds, scores_of
 
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.local import require
+from phenogroups.data.opening import open_cohort
 from phenogroups.data.reading import Intensity, Reading
-from phenogroups.data.tables import TableSpec, read_cohort, read_table
+from phenogroups.data.table_files import read_table
+from phenogroups.data.tables import TableSpec
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import Method
 
@@ -61,7 +63,7 @@ def read_fundus(data: Path | None, size: int, intensity: Intensity) -> Cohort:
     rows["content"] = [hashlib.sha256(Path(table.parent, path).read_bytes()).hexdigest() for path in rows["path"]]
     reading = Reading((size, size), 3, intensity)
     spec = TableSpec(image="path", subject="path", group="content", truth="subgroup", reading=reading)
-    return read_cohort(rows, spec, folder=table.parent, name="fundus")
+    return replace(open_cohort(rows, spec, folder=table.parent), name="fundus")
 
 
 if __name__ == "__main__":

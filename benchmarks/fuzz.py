@@ -35,13 +35,17 @@ from rich.table import Table
 from phenogroups.cli import say
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.decoding import decode
+from phenogroups.data.features import read_features_file
+from phenogroups.data.opening import open_cohort
 from phenogroups.data.reading import prepare
-from phenogroups.data.tables import TableSpec, read_cohort, read_features_file, read_table, spec_from_json
-from phenogroups.discovery import discover
+from phenogroups.data.table_files import read_table
+from phenogroups.data.tables import TableSpec, spec_from_json
+from phenogroups.data.writing import write_whole
 from phenogroups.methods import build_method, load
 from phenogroups.recipes import FOLDER, RECIPES, recipe
 from phenogroups.report.material import Material
-from phenogroups.training.run import MATERIAL, MODEL, RECIPE, read_recipe, versions, write_whole
+from phenogroups.training.run import MATERIAL, MODEL, RECIPE, read_recipe, versions
+from phenogroups.workflows.discover import discover
 
 EXPECTED = (ValueError, OSError)  # one message and exit code 2
 SLOW, GROWTH = 5.0, 500  # seconds of processor, megabytes: a surprise
@@ -339,7 +343,7 @@ def table_targets(folder: Path) -> dict[str, Target]:
 
     def read(spec: TableSpec) -> None:
         table = read_table(path)
-        cohort = read_cohort(table, spec, folder=folder)
+        cohort = open_cohort(table, spec, folder=folder)
         if len(cohort) != len(table) or not np.isfinite(cohort.inputs).all():
             raise AssertionError("the cohort is not the table")
 

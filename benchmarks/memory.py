@@ -24,10 +24,11 @@ from rich.table import Table
 from phenogroups.cli import say
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import StoredRows
+from phenogroups.data.writing import write_whole
 from phenogroups.methods import build_method
 from phenogroups.training.em import Trainer
 from phenogroups.training.isolated import peak_memory_mb
-from phenogroups.training.run import versions, write_whole
+from phenogroups.training.run import versions
 
 MEMORY_TARGET, TIME_TARGET = 300, 1.1  # megabytes between the two counts; epoch from disk, times one from memory
 

@@ -18,13 +18,14 @@ from common import ERR, OUT, RESULTS, machine
 from rich.table import Table
 from tyro.conf import arg
 
-from phenogroups.choosing import number_of_subgroups
 from phenogroups.cli import say
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.data.examples.drawn_table import drawn_table
+from phenogroups.data.writing import write_whole
 from phenogroups.methods import DeepUCSL
-from phenogroups.training.run import versions, write_whole
+from phenogroups.training.run import versions
+from phenogroups.workflows.choose import number_of_subgroups
 
 RIGHT, NONE = 0.8, 38 / 40  # shares wanted
 PLANTED = (2, 3, 4, 5)

@@ -27,9 +27,9 @@ from phenogroups.cli import say
 from phenogroups.data.batches import as_tensor, rows_at_once
 from phenogroups.data.cohort import Cohort
 from phenogroups.methods import build_method, load, name_of, settings_of
-from phenogroups.prediction import predict_table
 from phenogroups.training.isolated import peak_memory_mb
 from phenogroups.training.run import versions, write_model
+from phenogroups.workflows.predict import predict_table
 
 TARGET = 0.9  # of the bare encoder's images per second
 READY = 2**24  # numbers that the bare encoder has in memory, and sees again and again

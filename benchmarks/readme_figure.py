@@ -13,10 +13,11 @@ from pathlib import Path
 import tyro
 
 from phenogroups.data.examples.drawn import drawn_digits
+from phenogroups.evaluation.projection import principal_axes, some_rows
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import build_method
-from phenogroups.report.figures import as_file, methods_figure
-from phenogroups.report.material import principal_axes, some_rows
+from phenogroups.report.comparison_figures import methods_figure
+from phenogroups.report.figures import as_file
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from common import Options, Row, finish, fit, main, over_seeds
 
 from phenogroups.cli import say
 from phenogroups.data.examples.drawn import drawn_digits
-from phenogroups.discovery import write_run
 from phenogroups.methods import name_of, settings_of
+from phenogroups.workflows.discover import write_run
 
 
 @dataclass(frozen=True, kw_only=True)

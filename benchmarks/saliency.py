@@ -11,8 +11,8 @@ from common import Options, Row, finish, fit, main, over_seeds
 from scipy.ndimage import binary_dilation
 
 from phenogroups.data.examples.drawn import drawn_digits, drawn_marks
+from phenogroups.evaluation.saliency import REFERENCES, saliency, some_patients
 from phenogroups.evaluation.scores import score
-from phenogroups.report.saliency import REFERENCES, saliency, some_patients
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ import argparse
 import numpy as np
 
 from phenogroups import DeepUCSL, drawn_digits, score
+from phenogroups.evaluation.projection import principal_axes
 from phenogroups.report.figures import embedding_figure
-from phenogroups.report.material import principal_axes
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--subjects", type=int, default=6000)

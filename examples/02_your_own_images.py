@@ -13,9 +13,10 @@ import pandas as pd
 from PIL import Image
 
 from phenogroups import Cohort, DeepUCSL, discover, drawn_digits, load
-from phenogroups.data.checking import check_table
-from phenogroups.data.tables import TableSpec, read_table
-from phenogroups.prediction import predict_table
+from phenogroups.data.opening import open_table
+from phenogroups.data.quality import check_table
+from phenogroups.data.tables import TableSpec
+from phenogroups.workflows.predict import predict_table
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--out", type=Path, default=Path("my-study"), help="folder of the pictures, the table and the run")
@@ -35,7 +36,7 @@ rows[:5].drop(columns="dx").to_csv(home / "new.csv", index=False)  # people of w
 
 # from here on, it is your own folder
 spec = TableSpec(image="scan", subject="id", diagnosis="dx", control=("HC",), patient=("SZ",), covariates=("age",))
-print(check_table(read_table(home / "subjects.csv"), spec, folder=home).verdict)
+print(check_table(open_table(home / "subjects.csv", spec)).verdict)
 
 cohort = Cohort.from_table(home / "subjects.csv", **vars(spec))
 run = home / "run"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from phenogroups.discovery import discover
 from phenogroups.methods import DeepUCSL
 from phenogroups.training.run import FILES
+from phenogroups.workflows.discover import discover
 
 TEXT = (Path(__file__).parents[1] / "docs" / "outputs.md").read_text(encoding="utf-8")
 

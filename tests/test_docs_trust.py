@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from phenogroups import choosing
 from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.evaluation import confounds, number, profiles
 from phenogroups.evaluation.diagnostics import Diagnostics
 from phenogroups.methods import Prediction
+from phenogroups.workflows import choose as choosing
 
 TEXT = (Path(__file__).parents[1] / "docs" / "trust.md").read_text()
 

@@ -25,17 +25,20 @@ from torch.overrides import TorchFunctionMode
 from phenogroups import cli
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.decoding import UnreadableInput, decode
+from phenogroups.data.features import read_features_file
 from phenogroups.data.reading import Reading, prepare
-from phenogroups.data.tables import TableSpec, read_features_file, read_table, spec_from_json
+from phenogroups.data.table_files import read_table
+from phenogroups.data.tables import TableSpec, spec_from_json
 from phenogroups.data.text import as_bytes, from_bytes
 from phenogroups.data.untrusted import parse_json, read_limited
-from phenogroups.discovery import discover
+from phenogroups.data.writing import write_whole
 from phenogroups.methods import VAE, Consensus, DeepUCSL, PlainKMeans, load
 from phenogroups.recipes import recipe
 from phenogroups.report.material import Material
 from phenogroups.report.page import write_page
 from phenogroups.training.cells import Cell, Cells
-from phenogroups.training.run import RunError, csv_text, read_recipe, write_whole
+from phenogroups.training.run import RunError, csv_text, read_recipe
+from phenogroups.workflows.discover import discover
 
 QUICK = {"epochs": 1, "steps": 1, "batch_size": 16}
 RUNS = {
@@ -209,7 +212,7 @@ def test_nothing_is_written_through_a_link(spoilt, tmp_path):
 
 def test_a_cell_of_a_stranger_is_run_again(tmp_path):
     def check(found):
-        from phenogroups.comparison import check_found
+        from phenogroups.workflows.compare import check_found
 
         check_found(found)
 

@@ -22,12 +22,13 @@ import torch
 from PIL import Image
 from safetensors.torch import load, save
 
-from phenogroups import cli, discovery
+from phenogroups import cli
 from phenogroups.data.cohort import Cohort
 from phenogroups.methods import DeepMethod, DeepUCSL, PlainKMeans, build_method
 from phenogroups.training.checkpoint import CHECKSUM, KIND, NOTES, resume_folder
 from phenogroups.training.em import Trainer
 from phenogroups.training.run import RunError
+from phenogroups.workflows import discover as discovery
 
 KILLS, IN_WRITING = 20, 10
 QUICK = {"epochs": 4, "steps": 3, "batch_size": 32, "restarts": 1, "stop_below": 0.0}
@@ -457,7 +458,8 @@ def test_control_c(pictures, tmp_path, capsys, monkeypatch):
 # a command in a process of its own, where Ctrl-C is understood or ignored, that sends itself a signal after one epoch
 SIGNALLED = """
 import os, signal, sys
-from phenogroups import cli, discovery
+from phenogroups import cli
+from phenogroups.workflows import discover as discovery
 from phenogroups.training.em import Trainer
 
 number, on_control_c, *words = sys.argv[1:]

@@ -3,17 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phenogroups.choosing import number_of_subgroups
-    from phenogroups.comparison import compare
     from phenogroups.data.cohort import Cohort
     from phenogroups.data.examples.drawn import drawn_digits
     from phenogroups.data.examples.drawn_brains import drawn_brains
     from phenogroups.data.examples.drawn_table import drawn_table
-    from phenogroups.discovery import discover
     from phenogroups.evaluation.scores import score
     from phenogroups.methods import METHODS, DeepUCSL, Prediction, load
     from phenogroups.recipes import recipe
     from phenogroups.training.distributed import launch
+    from phenogroups.workflows.choose import number_of_subgroups
+    from phenogroups.workflows.compare import compare
+    from phenogroups.workflows.discover import discover
 
 # what a user imports, and where it lives; loaded when first asked for, so that `phenogroups --help` is quick
 _CONTENTS = {
@@ -26,10 +26,10 @@ _CONTENTS = {
     "Prediction": "phenogroups.methods",
     "load": "phenogroups.methods",
     "launch": "phenogroups.training.distributed",
-    "discover": "phenogroups.discovery",
+    "discover": "phenogroups.workflows.discover",
     "recipe": "phenogroups.recipes",
-    "compare": "phenogroups.comparison",
-    "number_of_subgroups": "phenogroups.choosing",
+    "compare": "phenogroups.workflows.compare",
+    "number_of_subgroups": "phenogroups.workflows.choose",
     "score": "phenogroups.evaluation.scores",
 }
 

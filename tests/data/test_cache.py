@@ -13,9 +13,10 @@ from closeness import assert_same_prediction
 from phenogroups import cli
 from phenogroups.data import cache as caching
 from phenogroups.data.cohort import CohortError
+from phenogroups.data.opening import open_cohort
 from phenogroups.data.reading import Reading
 from phenogroups.data.stored import StoredRows
-from phenogroups.data.tables import TableSpec, read_cohort
+from phenogroups.data.tables import TableSpec
 from phenogroups.methods import DeepUCSL, build_method
 
 SPEC = TableSpec(image="scan", subject="id")
@@ -37,7 +38,7 @@ def home(tmp_path):
 
 
 def read(home, cache=True, spec=SPEC, **others):
-    return read_cohort(home / "subjects.csv", spec, cache=home.parent / "cache" if cache else None, **others)
+    return open_cohort(home / "subjects.csv", spec, cache=home.parent / "cache" if cache else None, **others)
 
 
 def files(home):

@@ -9,8 +9,8 @@ from PIL import Image
 from phenogroups import cli
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.layouts import read_layout
+from phenogroups.data.opening import read_cohort
 from phenogroups.data.stored import StoredRows
-from phenogroups.data.tables import read_cohort
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def read(folder, **changes):
     from dataclasses import replace
 
     layout = read_layout(folder)
-    return read_cohort(layout.rows, replace(layout.spec, **changes), folder=layout.folder), layout.notes
+    return read_cohort(replace(layout, spec=replace(layout.spec, **changes))), list(layout.notes)
 
 
 def test_class_folders(tmp_path, draw):

@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.opening import open_cohort
 from phenogroups.data.reading import Reading
-from phenogroups.data.tables import TableSpec, read_cohort, spec_from_json
+from phenogroups.data.tables import TableSpec, spec_from_json
 
 
 @pytest.fixture
@@ -231,7 +232,7 @@ def test_a_path_stays_in_its_folder(table, tmp_path):
     assert "--folder" in str(error.value)
     (home / "links").symlink_to(tmp_path)  # made by whoever owns the folder
     assert len(Cohort.from_table(edit(moved, scan=[f"links/{i}.png" for i in range(8)]), **COLUMNS)) == 8
-    cohort = read_cohort(edit(moved, scan=[f"{i}.png" for i in range(8)]), TableSpec(**COLUMNS), folder=tmp_path)
+    cohort = open_cohort(edit(moved, scan=[f"{i}.png" for i in range(8)]), TableSpec(**COLUMNS), folder=tmp_path)
     assert len(cohort) == 8
 
 

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from scipy.stats import chi2_contingency, fisher_exact, kruskal
 
-from phenogroups.evaluation.profiles import profiles, to_latex
+from phenogroups.evaluation.profiles import profiles
 from phenogroups.evaluation.variables import holm
+from phenogroups.report.tables import profiles_latex
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ def test_two_eyes_are_not_two_people(known):
 
 
 def test_latex_is_escaped_and_whole(table):
-    text = to_latex(table)
+    text = profiles_latex(table)
     for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}", r"\end{table}", r"\centering"):
         assert text.count(rule) == 1
     assert r"R\&D 1" in text
@@ -122,7 +123,7 @@ def test_latex_is_escaped_and_whole(table):
 
 def test_no_name_is_taken_for_the_argument_of_a_row(known):
     letter, ill, covariates = known
-    text = to_latex(profiles(letter, ill, covariates[["age"]].rename(columns={"age": "[age] > *"})))
+    text = profiles_latex(profiles(letter, ill, covariates[["age"]].rename(columns={"age": "[age] > *"})))
     assert "\n{}[age] $>$ * & mean (SD)" in text
 
 
@@ -130,7 +131,7 @@ def test_latex_compiles(table, tmp_path):
     if shutil.which("pdflatex") is None:
         pytest.skip("no pdflatex here")
     preamble = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
-    page = preamble + to_latex(table) + r"\end{document}"
+    page = preamble + profiles_latex(table) + r"\end{document}"
     (tmp_path / "page.tex").write_text(page)
     subprocess.run(["pdflatex", "-halt-on-error", "page.tex"], cwd=tmp_path, check=True, capture_output=True)
 
@@ -148,6 +149,6 @@ def test_odd_columns_do_not_break_the_table():
     assert first(table, "empty")["test"] == "none: one subgroup or one value"
     assert first(table, "name")["value"] == "different codes"
     assert first(table, "name")["A"] == "10"
-    assert "nan" not in to_latex(table)
+    assert "nan" not in profiles_latex(table)
     assert "controls" not in profiles(letter, np.ones(60, bool), odd)
     assert len(profiles(letter, ill, odd[[]])) == 1

@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, bal
 
 from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import Cohort
-from phenogroups.evaluation.scores import Scores, score, score_table
+from phenogroups.evaluation.scores import Scores, score
 
 
 def make(truth, predicted, called=None, *, controls=0, n_subgroups=None, embedding=None):
@@ -160,10 +160,3 @@ def test_a_prediction_of_other_subjects_is_refused():
     cohort, prediction = make([0, 1, 1], [0, 1, 1])
     with pytest.raises(ValueError, match=r"each of 2 subjects\. Received: 3"):
         score(cohort[:2], prediction)
-
-
-def test_score_table_shows_what_is_defined():
-    table = score_table({"held out": Scores(class_bacc=0.91234), "train": Scores(class_bacc=1.0, ari=0.5)})
-    assert [column.header for column in table.columns] == ["", "Class B-ACC", "ARI"]
-    assert list(table.columns[1].cells) == ["0.912", "1.000"]
-    assert list(table.columns[2].cells) == ["–", "0.500"]

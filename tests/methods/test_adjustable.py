@@ -11,9 +11,9 @@ from closeness import assert_same_prediction
 from phenogroups.clustering.adjust import fit_adjustment
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.study import Study
-from phenogroups.discovery import discover
 from phenogroups.methods import build_method, name_of, settings_of
-from phenogroups.prediction import predict_table
+from phenogroups.workflows.discover import discover
+from phenogroups.workflows.predict import predict_table
 
 QUICK = {"n_consensus": 3}
 NAMES = ("ucsl", "hydra", "kmeans", "gaussian_mixture")

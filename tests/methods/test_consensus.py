@@ -14,16 +14,17 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from closeness import ABSOLUTE, RELATIVE
 from phenogroups import cli
-from phenogroups.comparison import compare
 from phenogroups.data.cohort import Cohort
-from phenogroups.data.tables import TableSpec, read_cohort
-from phenogroups.discovery import discover
+from phenogroups.data.opening import open_cohort
+from phenogroups.data.tables import TableSpec
 from phenogroups.methods import METHODS, Consensus, PlainKMeans, build_method, load, settings_of
 from phenogroups.methods.base import Prediction
 from phenogroups.methods.consensus import AGREEING, align
 from phenogroups.methods.kmeans import Means
-from phenogroups.prediction import predict_table
 from phenogroups.training.run import RunError
+from phenogroups.workflows.compare import compare
+from phenogroups.workflows.discover import discover
+from phenogroups.workflows.predict import predict_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -268,7 +269,7 @@ def table(border, tmp_path):
 
 def test_a_run_folder_and_what_it_predicts_of_one_new_subject(table, tmp_path):
     spec = TableSpec(features=("a", "b", "c"))
-    cohort = read_cohort(table, spec)
+    cohort = open_cohort(table, spec)
     method = Consensus(method="threshold", runs=9, seed=3)
     found = discover(cohort, method, tmp_path / "run", table=asdict(spec))
     again = load(tmp_path / "run")

@@ -5,9 +5,9 @@ import pytest
 
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.examples.drawn import drawn_digits
-from phenogroups.discovery import discover
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import METHODS, Classifier, SupervisedSubgroups
+from phenogroups.workflows.discover import discover
 
 QUICK = {"epochs": 2, "steps": 5}
 

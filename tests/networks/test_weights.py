@@ -214,7 +214,7 @@ def test_a_frozen_encoder_stays_what_it_was(images, pretrained):
 
 
 def test_a_maps_gradient_flows_through_a_frozen_encoder(images, pretrained):
-    from phenogroups.report.saliency import expected_gradients
+    from phenogroups.evaluation.saliency import expected_gradients
 
     method = DeepUCSL(weights=pretrained[1], restarts=1, **QUICK).fit(images)
     found = expected_gradients(method, images.inputs[0], images.inputs[1:9], 0)

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 
 from phenogroups.data.cohort import Cohort
-from phenogroups.discovery import subgroup_table
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import PlainKMeans, settings_of
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page
 from phenogroups.training.film import Film
 from phenogroups.training.run import write_csv, write_model
+from phenogroups.workflows.discover import subgroup_table
 
 NASTY = "<script>alert(1)</script>"
 

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from phenogroups.comparison import compare
 from phenogroups.data.examples.drawn import drawn_digits
+from phenogroups.workflows.compare import compare
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install '.[test]'")

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from phenogroups.report.figures import as_file, comparison_figure
+from phenogroups.report.comparison_figures import comparison_figure
+from phenogroups.report.figures import as_file
 
 
 def make(count, seeds):

@@ -10,8 +10,10 @@ from matplotlib import rcParams
 from matplotlib.figure import Figure
 from PIL import Image
 
+from phenogroups.evaluation.diagnostics import distance_ratio
+from phenogroups.evaluation.projection import principal_axes
 from phenogroups.report import figures as draw
-from phenogroups.report.material import distance_ratio, montage, principal_axes
+from phenogroups.report.pictures import montage
 
 NAMES = ("a$b", "_hidden", "Controls, or a name that is much too long for any legend")
 
@@ -113,8 +115,8 @@ def test_distance_ratio_by_hand():
     assert distance_ratio(z, np.array([-1, -1, 0, 0, 1]), 2) == pytest.approx(1.0)  # (1, 0) to (5, 0) and to (1, 4)
     z[4] = [1, 8]
     assert distance_ratio(z, np.array([-1, -1, 0, 0, 1]), 2) == pytest.approx(2.0)
-    assert np.isnan(distance_ratio(z, np.array([1, 1, 0, 0, 1]), 2))  # no controls
-    assert np.isnan(distance_ratio(z, np.array([-1, -1, 0, 0, 0]), 2))  # one subgroup
+    assert distance_ratio(z, np.array([1, 1, 0, 0, 1]), 2) is None  # no controls
+    assert distance_ratio(z, np.array([-1, -1, 0, 0, 0]), 2) is None  # one subgroup
 
 
 def test_a_volume_is_three_slices():

@@ -14,7 +14,10 @@ from PIL import Image
 
 from phenogroups.cli import main
 from phenogroups.report.material import Material
-from phenogroups.report.page import Run, _bar_picture, read_subgroups, run_figures, sheet_of, write_page
+from phenogroups.report.page import run_figures, write_page
+from phenogroups.report.page_data import _bar_picture
+from phenogroups.report.pictures import sheet_of
+from phenogroups.report.run_folder import Run, read_subgroups
 from phenogroups.training.run import RunError
 
 NASTY = "<script>alert(1)</script>"  # as a subject is called in conftest.py

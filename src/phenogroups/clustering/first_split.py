@@ -85,7 +85,7 @@ def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: i
     """The elected candidate; of large cohorts, `SEARCHED` patients and controls are enough."""
     patients, controls = patients.cpu().double(), controls.cpu().double()
     judge = _Judge(patients, controls, n_subgroups, seed)
-    found = [
+    found: list[tuple[_Space, Tensor, Way]] = [
         (space, labels, way)
         for space in _spaces(patients, controls)
         for labels, way in _clusterings(space(patients).float(), n_subgroups, space, seed)

@@ -1,8 +1,6 @@
 """From a cohort to batches: shuffled and augmented for the M-step, plain and in order for the E-step."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from phenogroups.data.augment import Augmentation
 from phenogroups.data.stored import Inputs
+from phenogroups.data.threads import map_ahead
 
 NUMBERS_AT_ONCE = 2**22  # in a block of inputs: two volumes of 128 voxels a side
 MOST_ROWS = 64  # on a CPU as fast per subject as more
@@ -21,7 +20,7 @@ _workers: ContextVar[int] = ContextVar("workers", default=0)  # no setting of a 
 
 @contextmanager
 def reading_ahead(workers: int) -> Iterator[None]:
-    """Within, so many threads read the next rows of a cohort while the network is at the last ones."""
+    """Within this context, `workers` threads read the next rows of a cohort while the network computes."""
     if workers < 0:
         raise ValueError(f"Expected workers of at least 0. Received: {workers}.")
     before = _workers.set(workers)
@@ -32,20 +31,13 @@ def reading_ahead(workers: int) -> Iterator[None]:
 
 
 def _rows(inputs: Inputs, wanted: Iterable[np.ndarray | slice]) -> Iterator[np.ndarray]:
-    """One array after the other, in the order asked for, however many threads read."""
+    """One array for each of `wanted`, in their order."""
     workers = _workers.get()
     if workers == 0:
         for some in wanted:
             yield np.asarray(inputs[some])
         return
-    with ThreadPoolExecutor(workers) as pool:
-        coming: deque[Future[np.ndarray]] = deque()
-        for some in wanted:
-            coming.append(pool.submit(lambda some: np.asarray(inputs[some]), some))
-            if len(coming) > workers:
-                yield coming.popleft().result()
-        while coming:
-            yield coming.popleft().result()
+    yield from map_ahead(lambda some: np.asarray(inputs[some]), wanted, workers=workers, ahead=workers)
 
 
 @dataclass(frozen=True)

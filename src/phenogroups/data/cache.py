@@ -20,7 +20,7 @@ import numpy as np
 
 from phenogroups.data.cohort import CohortError
 from phenogroups.data.decoding import UnreadableInput
-from phenogroups.data.reading import Reading, read_ahead, read_input
+from phenogroups.data.reading import ImagePath, Reading, read_ahead, read_input
 from phenogroups.data.stored import StoredRows
 from phenogroups.data.untrusted import machine_memory
 
@@ -30,7 +30,15 @@ DTYPE = np.dtype("<f4")
 MOST_HELD = 2**29  # bytes of decoded inputs in memory, at most: a split holds them twice
 SHARE = 0.5  # of the machine's memory, at most
 
-Locate = Callable[[], Path]  # raises UnreadableInput where a cell names no file that may be read
+Progress = Callable[[int, int], None]  # rows done, rows in all
+
+
+class UnusableRows(CohortError):
+    """Some files cannot be read, or not all have one shape. Nothing is kept: their mended versions get another name."""
+
+    def __init__(self, broken: dict[int, str], shapes: dict[int, tuple[int, ...]]) -> None:
+        super().__init__(f"Expected readable files of one shape. Received: {len(broken)} unreadable ones.")
+        self.broken, self.shapes = broken, shapes  # by row: why it cannot be read; the shape of every other
 
 
 def user_cache() -> Path:
@@ -38,32 +46,22 @@ def user_cache() -> Path:
 
 
 def too_large_to_hold(count: int, first: np.ndarray) -> bool:
-    """Whether so many inputs like the first would fill more memory than they may."""
+    """Whether `count` inputs of this size exceed the memory limit."""
     memory = machine_memory()
     return count * first.nbytes > min(MOST_HELD, SHARE * memory if memory is not None else MOST_HELD)
 
 
 def cached_inputs(
-    locate: Sequence[Locate],
-    reading: Reading,
-    folder: Path,
-    *,
-    on_broken: Callable[[list[tuple[int, str]]], None],
-    on_shapes: Callable[[dict[int, tuple[int, ...]]], None],
-    progress: Callable[[int, int], None] | None = None,
+    paths: Sequence[ImagePath], reading: Reading, folder: Path, *, progress: Progress | None = None
 ) -> StoredRows:
-    """All inputs as rows of one file in `folder`.
-
-    `on_broken` is told the rows that could not be read and `on_shapes` the shape of every other if they have several;
-    both raise. What was decoded by then is deleted: mended files would be decoded under another name anyway.
-    """
-    key = _key(locate, reading)
+    """All inputs as rows of one file in `folder`; raises UnusableRows."""
+    key = _key(paths, reading)
     whole, record = folder / f"{key}.npy", folder / f"{key}.crc"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder / f"{key}.lock", folder):
             if not (whole.is_file() and record.is_file() and _is_sound(whole, record, progress)):
-                _decode_all(locate, reading, whole, record, on_broken, on_shapes, progress)
+                _decode_all(paths, reading, whole, record, progress)
     except OSError as error:
         raise CohortError(
             f"Expected to keep decoded inputs in {folder}. Received: {error}. Name another folder (--cache)."
@@ -71,11 +69,11 @@ def cached_inputs(
     return StoredRows(whole)
 
 
-def _key(locate: Sequence[Locate], reading: Reading) -> str:
+def _key(paths: Sequence[ImagePath], reading: Reading) -> str:
     digest = hashlib.sha256(json.dumps([FORMAT, asdict(reading)]).encode())
-    for where in locate:
+    for image in paths:
         try:
-            path = where()
+            path = image.locate()
             about = path.stat()
             said = f"{path.resolve()}\x1f{about.st_size}\x1f{about.st_mtime_ns}"
         except (UnreadableInput, OSError) as error:
@@ -85,43 +83,39 @@ def _key(locate: Sequence[Locate], reading: Reading) -> str:
 
 
 def _decode_all(
-    locate: Sequence[Locate], reading: Reading, whole: Path, record: Path,
-    on_broken: Callable[[list[tuple[int, str]]], None], on_shapes: Callable[[dict[int, tuple[int, ...]]], None],
-    progress: Callable[[int, int], None] | None,
-) -> None:  # fmt: skip
+    paths: Sequence[ImagePath], reading: Reading, whole: Path, record: Path, progress: Progress | None
+) -> None:
     partial, journal = whole.with_suffix(".partial"), record.with_suffix(".journal")
-    done = _resume(partial, journal, len(locate))
-    broken: list[tuple[int, str]] = []
-    shapes: dict[int, tuple[int, ...]] = {}
-    shape: tuple[int, ...] | None = None if not done else _header(partial)[1][1:]
-    begin = 0 if not done else _header(partial)[0]
+    done = _resume(partial, journal, len(paths))
+    broken: dict[int, str] = {}
+    begin, shape = (0, None) if not done else _header(partial)
+    shape = None if shape is None else shape[1:]
+    shapes = dict.fromkeys(done, shape or ())
     try:
         with partial.open("r+b" if done else "w+b") as numbers, journal.open("ab" if done else "wb") as log:
             left = read_ahead(
-                (where for row, where in enumerate(locate) if row not in done), lambda path: read_input(path, reading)
+                (path for row, path in enumerate(paths) if row not in done), lambda path: read_input(path, reading)
             )
-            for row in range(len(locate)):
+            for row in range(len(paths)):
                 if row not in done:
                     image = next(left)
                     if isinstance(image, UnreadableInput):
-                        broken.append((row, str(image)))
+                        broken[row] = str(image)
                         continue
                     image = np.ascontiguousarray(image, dtype=DTYPE)
                     shapes[row] = image.shape
                     if shape is None:
                         shape = image.shape
-                        begin = _begin(numbers, (len(locate), *shape))
+                        begin = _begin(numbers, (len(paths), *shape))
                     if image.shape == shape:
                         _write_row(numbers, log, begin, row, image)
                 if progress is not None:
-                    progress(row + 1, len(locate))
-            shapes |= dict.fromkeys(done, shape or ())
-            on_broken(broken)
-            if len({*shapes.values()}) > 1:
-                on_shapes(shapes)
+                    progress(row + 1, len(paths))
             numbers.flush()
             os.fsync(numbers.fileno())
-    except (CohortError, UnreadableInput):
+            if broken or len({*shapes.values()}) > 1:
+                raise UnusableRows(broken, shapes)
+    except CohortError:
         partial.unlink(missing_ok=True)
         journal.unlink(missing_ok=True)
         raise
@@ -130,7 +124,7 @@ def _decode_all(
 
 
 def _begin(file: IO[bytes], shape: tuple[int, ...]) -> int:
-    """Write the header and claim the place; where the rows begin."""
+    """Write the header and reserve the space; returns the offset of the rows."""
     needed, folder = int(np.prod(shape, dtype=np.int64)) * DTYPE.itemsize, Path(file.name).parent
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -155,13 +149,13 @@ def _write_row(numbers: IO[bytes], log: IO[bytes], begin: int, row: int, image: 
 
 
 def _header(path: Path) -> tuple[int, tuple[int, ...]]:
-    """Where the rows begin, and their shape."""
+    """The offset of the rows, and the shape."""
     stored = np.load(path, mmap_mode="r", allow_pickle=False)
     return stored.offset, stored.shape
 
 
 def _resume(partial: Path, journal: Path, count: int) -> set[int]:
-    """Rows that an earlier, interrupted decoding left whole."""
+    """Complete rows of an earlier, interrupted decoding."""
     if not partial.is_file() or not journal.is_file():
         return set()
     try:
@@ -174,8 +168,8 @@ def _resume(partial: Path, journal: Path, count: int) -> set[int]:
         return set()
 
 
-def _is_sound(whole: Path, record: Path, progress: Callable[[int, int], None] | None) -> bool:
-    """Whether every row is as it was written; reading it also brings the file into the system's own cache."""
+def _is_sound(whole: Path, record: Path, progress: Progress | None) -> bool:
+    """Whether every row has its checksum; reading the file also brings it into the cache of the system."""
     try:
         begin, shape = _header(whole)
         good = 0
@@ -200,16 +194,16 @@ def _checked(path: Path, journal: Path, begin: int, shape: tuple[int, ...]) -> I
 
 @contextmanager
 def _alone(lock: Path, folder: Path) -> Iterator[None]:
-    """No other process decodes the same; the system gives the lock back if this one dies.
+    """Exclusive use of the files of one cohort; the system releases the lock if this process dies.
 
-    Processes that train together read the same cohort: they take turns.
+    Processes that train together read the same cohort and take turns.
     """
     try:
         import fcntl
     except ImportError:  # Windows: two processes would write the same numbers
         yield
         return
-    together = "LOCAL_RANK" in os.environ  # as torchrun and Fabric tell those whom they start
+    together = "LOCAL_RANK" in os.environ  # set by torchrun and Fabric
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if together else fcntl.LOCK_NB))

@@ -1,4 +1,4 @@
-"""Who is studied: inputs, diagnosis and what else is known of every subject, checked at the door."""
+"""Who is studied: inputs, diagnosis and what else is known of every subject, validated once."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ import pandas as pd
 from phenogroups.data.stored import Inputs, StoredRows
 
 CONTROL, PATIENT = 0, 1
+BY_SUBJECT = ("inputs", "diagnosis", "subject", "group", "truth", "is_test")  # arrays with one row per subject
 UNKNOWN = -1  # truth of a control, or of a patient whose subgroup nobody knows
 
 
@@ -55,7 +56,7 @@ class Cohort:
             self._set(group=self.subject)
         if self.covariates.empty:
             self._set(covariates=pd.DataFrame(index=range(count)))
-        for what in ("diagnosis", "subject", "group", "covariates", "truth", "is_test"):
+        for what in (*BY_SUBJECT, "covariates"):
             values = getattr(self, what)
             if values is not None and len(values) != count:
                 raise CohortError(f"Expected {count} values of {what}, one per input. Received: {len(values)}.")
@@ -73,7 +74,7 @@ class Cohort:
             self._set(truth=truth, truth_names=names)
 
     def _set(self, **values: Any) -> None:
-        for name, value in values.items():  # a frozen dataclass completes itself only here, at the door
+        for name, value in values.items():  # only while the frozen dataclass is created
             object.__setattr__(self, name, value)
 
     def _validate(self) -> None:
@@ -94,7 +95,7 @@ class Cohort:
         refuse_repeated(self.subject)
         if self.inputs.dtype.kind not in "biuf":
             raise CohortError(f"Expected numbers as inputs. Received: values of type {self.inputs.dtype}.")
-        # what lies on disk was looked at when it was written there
+        # inputs on disk were checked when they were written
         if isinstance(self.inputs, np.memmap | StoredRows):
             return
         if np.issubdtype(self.inputs.dtype, np.floating):
@@ -116,18 +117,17 @@ class Cohort:
         rows = np.arange(len(self))[rows]
         return replace(
             self,
-            inputs=self.inputs[rows],
-            diagnosis=self.diagnosis[rows],
-            subject=self.subject[rows],
-            group=self.group[rows],
             covariates=self.covariates.iloc[rows],
-            truth=None if self.truth is None else self.truth[rows],
-            is_test=None if self.is_test is None else self.is_test[rows],
+            **{name: getattr(self, name)[rows] for name in BY_SUBJECT if getattr(self, name) is not None},
         )
 
     @property
     def is_patient(self) -> np.ndarray:
         return self.diagnosis == PATIENT
+
+    @property
+    def _classes(self) -> tuple[tuple[str, np.ndarray], ...]:
+        return ("patients", self.is_patient), ("controls", ~self.is_patient)
 
     @property
     def patients(self) -> "Cohort":
@@ -148,17 +148,13 @@ class Cohort:
         return digest.hexdigest()
 
     def require(self, n_subgroups: int, *, controls: bool = True) -> None:
-        """Raise unless subgroups can be looked for here."""
+        """Raise unless there are both classes and enough patients for this number of subgroups."""
         patients = self.is_patient
-        if patients.all() and controls:
+        if (patients.all() and controls) or not patients.any():
+            only, missing = ("patient", "control") if patients.all() else ("control", "patient")
             raise CohortError(
-                f"Expected patients and controls (two classes). Received: one class, all patients, in "
-                f"{name_rows(self.subject)}. Bring controls, or say which words of the diagnosis mean control."
-            )
-        if not patients.any():
-            raise CohortError(
-                f"Expected patients and controls (two classes). Received: one class, all controls, in "
-                f"{name_rows(self.subject)}. Bring patients, or say which words of the diagnosis mean patient."
+                f"Expected patients and controls (two classes). Received: one class, all {only}s, in "
+                f"{name_rows(self.subject)}. Bring {missing}s, or say which words of the diagnosis mean {missing}."
             )
         if patients.sum() < n_subgroups:
             raise CohortError(
@@ -172,8 +168,8 @@ class Cohort:
         A group is never separated, and both parts have both classes.
         """
         if self.is_test is not None and self.is_test.any() and not self.is_test.all():
-            for kind, who in ((PATIENT, "patients"), (CONTROL, "controls")):
-                sides = self.is_test[self.diagnosis == kind]
+            for who, kind in self._classes:
+                sides = self.is_test[kind]
                 if len(sides) and (sides.all() or not sides.any()):
                     raise CohortError(
                         f"Expected {who} on both sides of the split. Received: all {len(sides)} "
@@ -196,7 +192,7 @@ class Cohort:
             rows = out[member]
             one_sided = [
                 (name, kind)
-                for name, kind in (("patients", self.is_patient), ("controls", ~self.is_patient))
+                for name, kind in self._classes
                 if kind.any() and (rows[kind].all() or not rows[kind].any())
             ]
             if not one_sided:
@@ -216,24 +212,17 @@ class Cohort:
         cache: str | Path | None = None,
         **columns: Any,
     ) -> "Cohort":
-        """A cohort from a table with one row per subject, or from a folder; the words are those of `tables.TableSpec`.
+        """A cohort from a table with one row per subject, from a folder or from a frame.
 
-        Image paths begin in `folder`, by default the table's own. With a folder `cache`, images are decoded into a file
-        there and stay on disk. Unless a `reading` is given, images from 64 pixels a side on are resized to 224, at
-        which the default encoder was trained.
+        `columns` are fields of `tables.TableSpec`. Image paths begin in `folder`, by default the table's own. With a
+        folder `cache`, images are decoded into a file there and stay on disk. Unless a `reading` is given, images from
+        64 pixels a side on are resized to 224, at which the default encoder was trained.
         """
-        from phenogroups.data.layouts import read_layout
-        from phenogroups.data.tables import TableSpec, home_of, read_cohort, read_table, resolve_size
+        from phenogroups.data.opening import open_cohort
 
-        if isinstance(table, str | Path) and Path(table).is_dir():
-            layout = read_layout(table)
-            rows, home, spec = layout.rows, layout.folder, replace(layout.spec, **columns)
-        else:
-            rows, home, spec = read_table(table), home_of(table, folder), TableSpec(**columns)
-        if "reading" not in columns:
-            spec = resolve_size(rows, spec, home)
-        name = Path(table).resolve().stem if isinstance(table, str | Path) else None
-        return read_cohort(rows, spec, folder=home, name=name, cache=cache)
+        reading = columns.pop("reading", None)
+        given = None if reading is None else vars(reading)
+        return open_cohort(table, columns, given, cache=cache, folder=folder, resized=reading is None)
 
 
 def refuse_repeated(subject: np.ndarray) -> None:

@@ -28,14 +28,14 @@ class UnreadableInput(ValueError):
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a file holds, before anything is done to it."""
+    """The content of a file, unchanged."""
 
     array: np.ndarray  # (channels, *space), in the file's own type
     format: str  # png, jpeg, tiff, bmp, npy, nifti or dicom
 
 
 def decode(path: Path) -> Decoded:
-    """The file's content; by its ending, or as DICOM if it has none and says that it is."""
+    """Decode a file by its ending; a file without one may be DICOM by its first bytes."""
     name = path.name.lower()
     try:
         if not path.is_file():
@@ -112,7 +112,7 @@ def _decode_nifti(path: Path) -> np.ndarray:
 
 
 def _nifti_header(path: Path) -> Any:
-    """Without its extensions, whose announced sizes nibabel would believe."""
+    """The header without its extensions: nibabel would trust the sizes that they announce."""
     from nibabel.nifti1 import Nifti1Header
     from nibabel.nifti2 import Nifti2Header
 

@@ -1,8 +1,8 @@
-"""Embeddings that were made before, found again by the content of an input and by the encoder.
+"""A cache of embeddings, by the content of an input and by the encoder.
 
-A row's key is the checksum of its numbers, so that splits, seeds and commands that share images share their embeddings,
-and a changed image or another encoder finds nothing. In a folder, every encoder has one file of records of one size,
-which is only ever appended to: a record that was torn or damaged is as if it were not there.
+The key of a row is the checksum of its numbers: splits, seeds and commands that share images share their embeddings,
+and a changed image or another encoder has none. In a folder, every encoder has one file of records of equal size, which
+is only appended to; a damaged record is ignored and computed again.
 """
 
 import os
@@ -30,7 +30,7 @@ BRIEFLY = 2**26  # bytes of those that are forgotten soon: several runs of a con
 BLOCK = 2**24  # bytes that are read at once
 KEY = sha256().digest_size
 
-Told = Callable[[int, int], None]  # is told how many inputs of how many are embedded
+Told = Callable[[int, int], None]  # called with the numbers of embedded and of all inputs
 
 
 class Store(Protocol):
@@ -40,14 +40,14 @@ class Store(Protocol):
 
 
 class Memory:
-    """What this process embedded last; when there is too much of it, the oldest is forgotten."""
+    """Embeddings in memory; the oldest are dropped beyond `most` bytes."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most, self._bytes = most, 0
         self._kept: OrderedDict[tuple[str, bytes], np.ndarray] = OrderedDict()
 
     def look_again(self, encoder: str, dim: int) -> None:
-        """Nobody else writes here."""
+        """No other process writes here."""
 
     def find(self, encoder: str, key: bytes) -> np.ndarray | None:
         return self._kept.get((encoder, key))
@@ -72,14 +72,14 @@ class Folder:
         self._instead: Memory | None = None  # once the folder cannot be written
 
     def look_again(self, encoder: str, dim: int) -> None:
-        """Know what was appended since, by this process or others."""
+        """Read the keys of records that were appended since the last call."""
         places, record = self._places.setdefault(encoder, {}), _record(dim)
         self._dim[encoder] = dim
         try:
             with self._path(encoder).open("rb", buffering=0) as file:
                 whole = os.fstat(file.fileno()).st_size // record.itemsize
                 first = self._read.get(encoder, 0)
-                if whole < first:  # somebody deleted the file and began anew
+                if whole < first:  # the file was deleted and started again
                     places.clear()
                     first = 0
                 file.seek(first * record.itemsize)
@@ -121,7 +121,7 @@ class Folder:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._path(encoder).open("ab", buffering=0) as file, _alone(file.fileno()):
-                # what an interrupted process tore must not shift the records after it
+                # an incomplete record of an interrupted process must not shift the records after it
                 whole = os.fstat(file.fileno()).st_size // record.itemsize
                 file.truncate(whole * record.itemsize)
                 if file.write(records.tobytes()) != records.nbytes:
@@ -145,23 +145,23 @@ _told: ContextVar[Told | None] = ContextVar("told", default=None)
 
 
 def store() -> Store:
-    """Where embeddings are kept now: in this process, unless `keeping_embeddings` says otherwise."""
+    """The cache of the current context: in memory, unless `keeping_embeddings` set another."""
     return _store.get()
 
 
 def kept_in() -> Path | None:
-    """The folder in which embeddings are kept now, if there is one: for processes that are started."""
+    """The folder of the current cache, if it has one; processes that are started need it."""
     return getattr(_store.get(), "folder", None)
 
 
 def told() -> Told | None:
-    """Who hears now how many inputs are embedded."""
+    """The progress callback of the current context."""
     return _told.get()
 
 
 @contextmanager
 def keeping_embeddings(folder: Path | None, note: Callable[[str], None] = warnings.warn) -> Iterator[None]:
-    """Within, what is embedded is kept in this folder and found again there; None: it is forgotten afterwards."""
+    """Within this context, embeddings are cached in `folder`; None: in memory, until the context ends."""
     before = _store.set(Memory(BRIEFLY) if folder is None else Folder(folder, note))
     try:
         yield
@@ -171,7 +171,7 @@ def keeping_embeddings(folder: Path | None, note: Callable[[str], None] = warnin
 
 @contextmanager
 def telling_of_embeddings(who: Told) -> Iterator[None]:
-    """Within, `who` is told how many inputs of how many are embedded."""
+    """Within this context, `who` is called with the numbers of embedded and of all inputs."""
     before = _told.set(who)
     try:
         yield
@@ -185,7 +185,7 @@ def embeddings_folder(cache: Path | None) -> Path:
 
 
 def key_of(row: np.ndarray) -> bytes:
-    """Of one input: its numbers, their type and their shape."""
+    """A checksum of one input: its numbers, their type and their shape."""
     digest = sha256(repr((row.dtype.str, row.shape)).encode())
     digest.update(np.ascontiguousarray(row).data)
     return digest.digest()
@@ -205,7 +205,7 @@ def _is_sound(one: np.void) -> bool:
 
 @contextmanager
 def _alone(file: int) -> Iterator[None]:
-    """Nobody else appends; the system gives the lock back if this process dies."""
+    """Exclusive right to append; the system releases the lock if this process dies."""
     if fcntl is not None:
         with suppress(OSError):  # a folder without locks, as some networks have: then as on Windows
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,35 +1,27 @@
-"""Folders that are understood without a table: each becomes the same rows and spec that a table would give."""
+"""Folder layouts that need no table: each gives the rows and the spec that a table would give."""
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
 from phenogroups.data.cohort import CohortError
 from phenogroups.data.decoding import ENDINGS, PICTURES, VOLUMES, says_dicom
-from phenogroups.data.tables import TableSpec, read_table
+from phenogroups.data.table_files import read_table
+from phenogroups.data.tables import Table, TableSpec
 
 SPLITS = ("train", "val", "validation", "test")
-XRAY_PATIENT = re.compile(r"(person\d+)_|((?:NORMAL\d*-)?IM-\d+)-")
-OCT_NAME = re.compile(r"(?P<kind>CNV|DME|DRUSEN|NORMAL)-(?P<patient>\d+)-\d+")
+# the patient in the names of Kermany's files; those of X-rays are counted from one again in the other split
+XRAY_NAME = re.compile(r"(?P<patient>person\d+)_|(?P<control>(?:NORMAL\d*-)?IM-\d+)-")
+OCT_NAME = re.compile(r"(?:CNV|DME|DRUSEN|NORMAL)-(?P<patient>\d+)-\d+")
+OCT_KINDS = ("CNV", "DME", "DRUSEN")
 ODIR_KINDS = {"D": "diabetes", "G": "glaucoma", "C": "cataract", "A": "amd", "M": "myopia"}  # the paper's five
 ODIR_OTHERS = {"H": "hypertension", "O": "other"}
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What a folder holds, as rows of a table whose image paths lie in `folder`."""
-
-    rows: pd.DataFrame
-    spec: TableSpec
-    folder: Path
-    notes: list[str] = field(default_factory=list)  # what was assumed or left out, in plain words
-
-
-def read_layout(folder: str | Path) -> Layout:
-    """By what lies in the folder: BIDS, sites, ODIR-5K, Kermany's X-rays or OCT, a folder per class, or images only."""
+def read_layout(folder: str | Path) -> Table:
+    """Recognised by its files: BIDS, sites, ODIR-5K, Kermany's X-rays or OCT, a folder per class, or images only."""
     folder = Path(folder)
     if not folder.is_dir():
         raise CohortError(f"Expected a folder. Received: {folder}, which is none.")
@@ -37,14 +29,7 @@ def read_layout(folder: str | Path) -> Layout:
     return _recognise(folder)(folder)
 
 
-def open_table(table: str | Path, folder: str | Path | None = None) -> Layout:
-    """A table or a folder alike; image paths of a table begin in `folder`, by default its own."""
-    if Path(table).is_dir():
-        return read_layout(table)
-    return Layout(read_table(table), TableSpec(), Path(folder or Path(table).parent))
-
-
-def _recognise(folder: Path) -> Callable[[Path], Layout]:
+def _recognise(folder: Path) -> Callable[[Path], Table]:
     if (folder / "participants.tsv").is_file():
         return bids
     if (folder / "full_df.csv").is_file():
@@ -57,15 +42,13 @@ def _recognise(folder: Path) -> Callable[[Path], Layout]:
             f"Name that digit instead of the folder: mnist7 --data {folder} (any of mnist0 to mnist9)."
         )
     classes = {path.name for _, path in _class_folders(folder)}
-    if classes == {"NORMAL", "PNEUMONIA"}:
-        return chest_xray
-    if "NORMAL" in classes and classes <= {"NORMAL", "CNV", "DME", "DRUSEN"}:
-        return oct2017
+    if classes == {"NORMAL", "PNEUMONIA"} or ("NORMAL" in classes and classes <= {"NORMAL", *OCT_KINDS}):
+        return kermany
     return class_folders if classes else image_folder
 
 
 def _unpacked(folder: Path) -> Path:
-    """Archives often unpack into a folder in a folder: the innermost that has more to it."""
+    """The folder inside folders that hold nothing else, as archives often unpack."""
     inside = _visible(folder)
     if len(inside) == 1 and inside[0].is_dir() and any(path.is_dir() for path in _visible(inside[0])):
         below = {path.name for path in _visible(inside[0])}
@@ -87,7 +70,7 @@ def _class_folders(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _files(folder: Path) -> Iterable[Path]:
-    """Everything below that could be an image; DICOM may have no ending."""
+    """All visible files below the folder; any may be an image, since DICOM files may have no ending."""
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith((".", "__MACOSX")) for part in path.relative_to(folder).parts)
         if path.is_file() and not hidden:
@@ -98,8 +81,8 @@ def _is_image(path: Path) -> bool:
     return path.name.lower().endswith(ENDINGS) or says_dicom(path)
 
 
-def class_folders(folder: Path) -> Layout:
-    """folder/<class>/* or folder/train/<class>/*: the class is the word that --control and --patient tell about.
+def class_folders(folder: Path) -> Table:
+    """folder/<class>/* or folder/train/<class>/*: --control and --patient say which classes are which.
 
     Files in folder/<class>/<person>/* are one group per person; files beside each other are a person each.
     """
@@ -121,8 +104,8 @@ def class_folders(folder: Path) -> Layout:
     return _layout(folder, rows, notes, truth="kind" if len({row["kind"] for row in rows}) > 2 else None)
 
 
-def image_folder(folder: Path) -> Layout:
-    """folder/*: images and nothing known of them, as for prediction."""
+def image_folder(folder: Path) -> Table:
+    """folder/*: images of subjects without a diagnosis, as for prediction."""
     paths = [path for path in _visible(folder) if path.is_file() and _is_image(path)]
     if not paths:
         raise CohortError(
@@ -130,40 +113,28 @@ def image_folder(folder: Path) -> Layout:
             f"ODIR-5K (full_df.csv), or Kermany's X-rays or OCT. Received: {folder}, which has none of these."
         )
     rows = pd.DataFrame({"subject": [path.name for path in paths], "image": [path.name for path in paths]})
-    return Layout(rows, TableSpec(image="image", subject="subject"), folder)
+    return Table(rows, TableSpec(image="image", subject="subject"), folder)
 
 
-def chest_xray(folder: Path) -> Layout:
-    """Kermany's chest X-rays: {train,test,val}/{NORMAL,PNEUMONIA}/*.jpeg; names tell patient and kind."""
+def kermany(folder: Path) -> Table:
+    """Kermany's X-rays and OCT: {train,test,val}/<class>/*.jpeg, whose names say the patient and the kind."""
     rows, odd = [], []
+    is_xray = any(kind.name == "PNEUMONIA" for _, kind in _class_folders(folder))
     for split, kind in _class_folders(folder):
-        for path in _pictures(kind):
-            match = XRAY_PATIENT.match(path.name)
+        for path in (path for path in _visible(kind) if path.name.lower().endswith(PICTURES)):
+            match = (XRAY_NAME if is_xray else OCT_NAME).match(path.name)
             odd += [] if match else [path.name]
-            patient = (match[1] or match[2]) if match else path.stem
+            person = match[match.lastgroup or 0] if match else path.stem
             germ = re.search("_(bacteria|virus)_", path.name)
-            # patients are counted from one again in the other split
-            person = f"{split or folder.resolve().name}-{patient}"
-            rows.append(_row(folder, path, kind.name, person, germ[1] if germ else "", split))
+            of_disease = (germ[1] if germ else "") if is_xray else kind.name
+            person = f"{split or folder.resolve().name}-{person}" if is_xray else person
+            rows.append(_row(folder, path, kind.name, person, of_disease, split))
     notes = _left_out(odd, "files whose names tell no patient, each taken for another person", kept=True)
-    return _layout(folder, rows, notes, truth="kind", control=("NORMAL",), patient=("PNEUMONIA",))
+    patient = ("PNEUMONIA",) if is_xray else OCT_KINDS
+    return _layout(folder, rows, notes, truth="kind", control=("NORMAL",), patient=patient)
 
 
-def oct2017(folder: Path) -> Layout:
-    """Kermany's retinal OCT: {train,test,val}/{NORMAL,CNV,DME,DRUSEN}/KIND-PATIENT-IMAGE.jpeg."""
-    rows, odd = [], []
-    for split, kind in _class_folders(folder):
-        for path in _pictures(kind):
-            match = OCT_NAME.match(path.name)
-            odd += [] if match else [path.name]
-            person = match["patient"] if match else path.stem
-            rows.append(_row(folder, path, kind.name, person, kind.name, split))
-    notes = _left_out(odd, "files whose names tell no patient, each taken for another person", kept=True)
-    ill = ("CNV", "DME", "DRUSEN")
-    return _layout(folder, rows, notes, truth="kind", control=("NORMAL",), patient=ill)
-
-
-def odir(folder: Path) -> Layout:
+def odir(folder: Path) -> Table:
     """ODIR-5K: full_df.csv with one row per eye; both eyes of a patient are one group, the paper's five are kept."""
     table = read_table(folder / "full_df.csv")
     missing = [column for column in ("ID", "labels", "filename") if column not in table.columns]
@@ -196,14 +167,9 @@ def odir(folder: Path) -> Layout:
     return _layout(folder, rows, notes, truth="kind", control=("normal",), patient=("ill",), covariates=("age", "sex"))
 
 
-def bids(folder: Path, suffix: str = "T1w") -> Layout:
+def bids(folder: Path, suffix: str = "T1w") -> Table:
     """BIDS: participants.tsv beside sub-*/[ses-*/]anat/*_T1w.nii.gz; scans of one participant are one group."""
-    people = read_table(folder / "participants.tsv")
-    if "participant_id" not in people.columns:
-        raise CohortError(
-            f"Expected the column participant_id in {folder / 'participants.tsv'}. "
-            f"Received: {', '.join(people.columns[:10])}."
-        )
+    people = _participants(folder / "participants.tsv")
     rows, without = [], []
     for person in people.to_dict("records"):
         name = person["participant_id"].strip()
@@ -222,10 +188,10 @@ def bids(folder: Path, suffix: str = "T1w") -> Layout:
     notes = _left_out(without, f"participants without a {suffix} scan")
     notes += _left_out(strange, "folders that participants.tsv does not name")
     spec = TableSpec(image="image", subject="subject", group="participant_id")
-    return Layout(pd.DataFrame(rows), spec, folder, notes)
+    return Table(pd.DataFrame(rows), spec, folder, notes=tuple(notes))
 
 
-def sites(folder: Path) -> Layout:
+def sites(folder: Path) -> Table:
     """<site>/participants.tsv and one volume per participant anywhere below it; the site becomes a covariate.
 
     The published code reads one folder of CAT12 maps per study with a table that is not public. Assumed here: a volume
@@ -234,11 +200,7 @@ def sites(folder: Path) -> Layout:
     """
     rows, without, columns = [], [], None
     for table in _site_tables(folder):
-        people = read_table(table)
-        if "participant_id" not in people.columns:
-            raise CohortError(
-                f"Expected the column participant_id in {table}. Received: {', '.join(people.columns[:10])}."
-            )
+        people = _participants(table)
         columns = set(people.columns) if columns is None else columns & set(people.columns)
         site = table.parent.name
         volumes = [path for path in _files(table.parent) if path.name.lower().endswith((*VOLUMES, ".npy"))]
@@ -257,7 +219,14 @@ def sites(folder: Path) -> Layout:
     known = tuple(column for column in ("age", "sex") if column in (columns or ()))
     spec = TableSpec(image="image", subject="subject", group="person", covariates=(*known, "site"))
     notes = _left_out(without, "participants without a volume")
-    return Layout(pd.DataFrame(rows).fillna(""), spec, folder, notes)
+    return Table(pd.DataFrame(rows).fillna(""), spec, folder, notes=tuple(notes))
+
+
+def _participants(path: Path) -> pd.DataFrame:
+    people = read_table(path)
+    if "participant_id" not in people.columns:
+        raise CohortError(f"Expected the column participant_id in {path}. Received: {', '.join(people.columns[:10])}.")
+    return people
 
 
 def _site_tables(folder: Path) -> list[Path]:
@@ -271,10 +240,6 @@ def _own_volumes(volumes: list[Path], site: Path, name: str) -> list[Path]:
     return grey or own
 
 
-def _pictures(folder: Path) -> list[Path]:
-    return [path for path in _visible(folder) if path.name.lower().endswith(PICTURES)]
-
-
 def _row(folder: Path, path: Path, word: str, person: str, kind: str, split: str) -> dict[str, str]:
     image = path.relative_to(folder).as_posix()
     return {"subject": image, "image": image, "diagnosis": word, "group": person, "kind": kind, "split": split}
@@ -283,12 +248,12 @@ def _row(folder: Path, path: Path, word: str, person: str, kind: str, split: str
 def _layout(
     folder: Path, rows: list[dict[str, str]], notes: list[str], *, truth: str | None, control: tuple[str, ...] = (),
     patient: tuple[str, ...] = (), covariates: tuple[str, ...] = (),
-) -> Layout:  # fmt: skip
+) -> Table:  # fmt: skip
     spec = TableSpec(
         control=control, patient=patient, image="image", subject="subject", group="group", truth=truth,
         split="split" if len({row["split"] for row in rows}) > 1 else None, covariates=covariates,
     )  # fmt: skip
-    return Layout(pd.DataFrame(rows), spec, folder, notes)
+    return Table(pd.DataFrame(rows), spec, folder, notes=tuple(notes))
 
 
 def _left_out(names: list[str], what: str, *, kept: bool = False) -> list[str]:

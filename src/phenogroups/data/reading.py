@@ -1,22 +1,20 @@
-"""From one file to one array: how inputs are read, declared once and applied identically at prediction."""
+"""From one file to one array, in the same way at training and at prediction."""
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 
-from phenogroups.data.decoding import MOST_NUMBERS, PICTURES, VOLUMES, UnreadableInput, decode
+from phenogroups.data.decoding import MOST_NUMBERS, UnreadableInput, decode
+from phenogroups.data.threads import map_ahead
 from phenogroups.data.untrusted import shortened
 
-__all__ = ["PICTURES", "VOLUMES", "Intensity", "Reading", "UnreadableInput", "prepare", "read_ahead", "read_input"]
-
+Found = TypeVar("Found")
 Intensity = Literal["unit", "minmax", "standardise", "imagenet"]
 MOST_CHANNELS = 2**12
 MOST_WORKERS = 4  # threads that decode: more would wait for each other
@@ -73,30 +71,52 @@ def read_input(path: Path, reading: Reading) -> np.ndarray:
     return prepare(decode(path).array, reading)
 
 
-def read_ahead(
-    locate: Iterable[Callable[[], Path]], read: Callable[[Path], np.ndarray]
-) -> Iterator[np.ndarray | UnreadableInput]:
-    """What `read` makes of each file, in order, or why it cannot: threads decode the next while the caller works."""
+@dataclass(frozen=True)
+class ImagePath:
+    """A cell of the image column: a path in the folder that images lie in."""
 
-    def attempt(where: Callable[[], Path]) -> np.ndarray | UnreadableInput:
+    cell: str
+    folder: Path | None  # None: a frame made in Python, whose paths may lie anywhere
+
+    def locate(self) -> Path:
+        """Raises if the path leads out of the folder: a table from elsewhere must not choose what is read here."""
+        if not self.cell:
+            raise UnreadableInput("is empty")
+        if self.folder is None:
+            return Path(self.cell)
+        path = self.folder / self.cell
         try:
-            return read(where())
+            # inside by its name or by where links lead: the owner of a folder may place links in it
+            is_inside = any(whole(path).is_relative_to(whole(self.folder)) for whole in (_by_name, Path.resolve))
+        except (ValueError, OSError, RuntimeError) as error:  # no letter of a path, too long, links in a circle
+            raise UnreadableInput(f"is no path ({error})") from error
+        if not is_inside:
+            raise UnreadableInput(
+                f"leads out of the folder {self.folder}; move it there, or name its folder (--folder)"
+            )
+        return path
+
+    def __str__(self) -> str:
+        return self.cell or "the cell"
+
+
+def _by_name(path: Path) -> Path:
+    return Path(os.path.abspath(path))
+
+
+def read_ahead(
+    paths: Iterable[ImagePath], read: Callable[[Path], Found], ahead: int | None = None
+) -> Iterator[Found | UnreadableInput]:
+    """What `read` returns for each file, in order, or the error that says why it cannot be used."""
+
+    def attempt(path: ImagePath) -> Found | UnreadableInput:
+        try:
+            return read(path.locate())
         except UnreadableInput as error:
             return error
 
     workers = min(MOST_WORKERS, os.cpu_count() or 1)
-    coming: deque[Future[np.ndarray | UnreadableInput]] = deque()
-    with ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
-        try:
-            for where in locate:
-                coming.append(pool.submit(attempt, where))
-                if len(coming) > 2 * workers:
-                    yield coming.popleft().result()
-            while coming:
-                yield coming.popleft().result()
-        finally:
-            for task in coming:
-                task.cancel()
+    return map_ahead(attempt, paths, workers=workers, ahead=ahead or 2 * workers)
 
 
 def prepare(array: np.ndarray, reading: Reading) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Which rows of a table are studied, and which of them are held out: what a recipe says of a public cohort."""
+"""Which rows of a table are studied, and which of them are held out: the [rows] of a recipe."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ HELD_OUT = "held_out_by_recipe"  # a column made here
 
 @dataclass(frozen=True)
 class Selection:
-    """Applied in this order; by default everybody is studied and the table says who is held out."""
+    """Applied in this order; by default all rows are studied, and the table says which are held out."""
 
     leave_out: Words = field(default_factory=dict)  # rows with these words in a column
     hold_out: Words = field(default_factory=dict)  # rows with these words in a column are scored, all others trained on
@@ -23,7 +23,7 @@ class Selection:
     most: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # rows with a word in a column, trained on
 
     def __call__(self, rows: pd.DataFrame, spec: TableSpec) -> tuple[pd.DataFrame, TableSpec]:
-        """The rows that are studied, in their order, and the spec that knows who of them is held out."""
+        """The rows that are studied, in their order, and a spec whose split column says which are held out."""
         if self == Selection():
             return rows, spec
         rows = rows[~_among(rows, self.leave_out)]

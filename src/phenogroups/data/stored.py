@@ -1,4 +1,4 @@
-"""Inputs that stay on disk: rows of an .npy file, read when they are asked for."""
+"""Inputs that stay on disk: rows of an .npy file, read on demand."""
 
 from collections.abc import Iterator
 from io import FileIO
@@ -35,7 +35,7 @@ class StoredRows:
         return len(self._rows)
 
     def __getitem__(self, rows: Any) -> Any:
-        """One row as an array; several as a view that has read nothing yet."""
+        """One row as an array; several rows as a view, which reads nothing yet."""
         chosen = self._rows[rows]
         if np.ndim(chosen) == 0:
             return self._read(np.array([chosen]))[0]

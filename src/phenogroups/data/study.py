@@ -1,4 +1,4 @@
-"""What methods are compared on: who is trained on and who is scored, in each of several runs."""
+"""What methods are compared on: the subjects to train on and to score, in each of several runs."""
 
 import hashlib
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Study:
                 )
 
     def parts(self, run: int) -> tuple[Cohort, Cohort, Cohort]:
-        """Who is trained on, whose subgroups are scored, whose diagnosis is scored; the same for all methods."""
+        """Subjects to train on, to score subgroups on and to score the diagnosis on; the same for all methods."""
         train = left_out = self.cohort  # whoever holds out nobody has a test cohort
         if self.held_out is not None:
             train, left_out = self.cohort.split(self.held_out, run)
@@ -38,7 +38,7 @@ class Study:
 
     @property
     def joined(self) -> Cohort:
-        """One cohort that says itself who is held out, if there is a test cohort of other people."""
+        """Both cohorts as one, whose `is_test` marks the test cohort."""
         test = self.test
         if test is None or test is self.cohort:
             return self.cohort
@@ -57,7 +57,7 @@ class Study:
 
     @property
     def known_subgroups(self) -> int:
-        """How many subgroups are known where they are scored."""
+        """The number of known subgroups in the cohort that is scored."""
         scored = self.cohort if self.test is None else self.test
         return 0 if scored.truth is None else len(set(scored.truth[scored.truth >= 0].tolist()))
 

@@ -1,4 +1,4 @@
-"""Text as a tensor: model files hold tensors and nothing else, so a name or a configuration travels as its bytes."""
+"""Text as a tensor: model files hold tensors and nothing else, so a name or a configuration is stored as bytes."""
 
 import json
 from typing import Any

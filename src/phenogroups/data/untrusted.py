@@ -1,4 +1,4 @@
-"""What comes from elsewhere is measured before it is read: size, nesting and types (docs/security.md)."""
+"""Checks of untrusted files before they are parsed: size, nesting and types (docs/security.md)."""
 
 import json
 import os
@@ -25,14 +25,14 @@ def machine_memory() -> int | None:
 
 
 def refuse_more_than_memory(bytes_: int, what: str) -> None:
-    """Raise before memory is taken, not when it is gone."""
+    """Raise before memory is allocated."""
     memory = machine_memory()
     if memory is not None and bytes_ > SHARE * memory:
         raise ValueError(f"{what} would take {bytes_ / 1e9:.1f} GB; this machine has {memory / 1e9:.1f} GB")
 
 
 def read_limited(path: Path, most: int = MOST_TEXT) -> bytes:
-    """A file's content, if it is a file and no larger than that."""
+    """The content of a regular file of at most `most` bytes."""
     if not path.is_file():  # a pipe or a device would never end
         raise FileNotFoundError(f"{path} is no file")
     with path.open("rb") as file:
@@ -43,7 +43,7 @@ def read_limited(path: Path, most: int = MOST_TEXT) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON without surprises: whatever is wrong with it is a ValueError."""
+    """Parse JSON; whatever is wrong with it raises a ValueError."""
     try:
         content = json.loads(text)
     except RecursionError as error:
@@ -53,7 +53,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def refuse_strange(content: Any, depth: int = 0) -> None:
-    """Raise where nesting, a number or a letter is of no use to any setting, and trouble for whatever meets it."""
+    """Raise where content is nested too deeply, or holds numbers or characters that no setting has."""
     if depth > DEEPEST:
         raise ValueError(f"it holds more than {DEEPEST} lists inside each other")
     if isinstance(content, dict):
@@ -83,6 +83,6 @@ def check_types(instance: Any) -> None:
 
 
 def shortened(value: Any, *, quoted: bool = True, most: int = SHOWN) -> str:
-    """As Python writes it, or its beginning: a message must not be as long as what it refuses."""
+    """The representation of a value, cut to a length that fits into a message."""
     text = repr(value) if quoted else str(value) or type(value).__name__
     return text if len(text) <= most else f"{text[:most]}..."

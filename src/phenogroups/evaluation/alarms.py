@@ -1,4 +1,4 @@
-"""What a reader of a run must be warned of before anything else, judged on subjects that were held out."""
+"""Warnings about a run, judged on held-out subjects."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ DEVIATIONS = 2  # ... or so many of its standard errors
 
 
 def alarms(diagnosis: np.ndarray, found: Prediction, class_bacc: float | None) -> list[str]:
-    """Plain sentences; none is good news."""
+    """Warnings in plain sentences; an empty list is good news."""
     ill = np.asarray(diagnosis) == 1
     if not ill.any():
         return []

@@ -80,7 +80,7 @@ def associations(
 
 
 def warnings(table: pd.DataFrame) -> list[str]:
-    """Plain sentences about what the subgroups follow: corrected p <= ALARM and an effect of at least NEGLIGIBLE."""
+    """Sentences about covariates that subgroups follow: corrected p <= ALARM and an effect of at least NEGLIGIBLE."""
     said = []
     for name, rows in table.groupby("covariate", sort=False):
         of = rows.set_index("among")
@@ -107,7 +107,7 @@ def warnings(table: pd.DataFrame) -> list[str]:
 
 
 def untested(table: pd.DataFrame) -> list[str]:
-    """What could not be tested among patients, in one sentence; none if all was."""
+    """One sentence about the covariates that could not be tested among patients, if there are any."""
     rows = table[(table["among"] == "patients") & table["test"].str.startswith("not tested")]
     reasons = [f"{row['covariate']} ({row['test'].removeprefix('not tested: ')})" for _, row in rows.iterrows()]
     return [f"Whether subgroups follow these covariates was not tested: {'; '.join(reasons)}."] if reasons else []
@@ -165,7 +165,7 @@ def _tested(
 
 
 def _with_rare_codes_joined(column: Variable) -> Variable:
-    """Codes that nearly nobody shares count as one, or names would pass for codes."""
+    """Rare codes are joined into one; otherwise names would be tested as codes."""
     if column.kind == "amount" or not len(column.values):
         return column
     position = column.values.astype(int)
@@ -176,7 +176,7 @@ def _with_rare_codes_joined(column: Variable) -> Variable:
 
 
 def _not_testable(column: Variable, membership: np.ndarray, member: np.ndarray) -> str | None:
-    """Why, if so."""
+    """Why the column cannot be tested, or None."""
     if len(column.values) < LEAST_KNOWN:
         return f"known of {len(column.values)} subjects, fewer than {LEAST_KNOWN}"
     if np.ptp(column.values) == 0:

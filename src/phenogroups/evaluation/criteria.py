@@ -1,4 +1,4 @@
-"""What the paper names as guides to the number of subgroups (Sec. 3), each for one division of the same patients."""
+"""The paper's criteria for the number of subgroups (Sec. 3), each for one partition of the same patients."""
 
 import numpy as np
 from sklearn.cluster import KMeans
@@ -34,7 +34,7 @@ def bic(z: Tensor, q: Tensor) -> float:
 
 
 def x_means(z: np.ndarray, k: int, seed: int = 0) -> int:
-    """How many clusters X-means (Pelleg & Moore 2000) makes of K-means' `k` in one round; as many: it stops there."""
+    """The number of clusters after one round of X-means (Pelleg & Moore 2000) from `k`; it stops at an equal number."""
     labels = KMeans(k, n_init=3, random_state=seed).fit_predict(z) if k > 1 else np.zeros(len(z), int)
     parts = [z[labels == i] for i in range(k)]
     return sum(2 if _splits(part, seed) else 1 for part in parts)

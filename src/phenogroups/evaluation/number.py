@@ -39,7 +39,7 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Choice:
-    """The answer to "how many?"."""
+    """The chosen number of subgroups and the evidence for it."""
 
     subgroups: int  # 1: there are none
     reason: str  # in a sentence
@@ -170,7 +170,7 @@ def disease_vectors(embeddings: list[np.ndarray], is_patient: np.ndarray, covari
 
 
 def unexplained(x: np.ndarray, is_patient: np.ndarray, covariates: pd.DataFrame) -> np.ndarray:
-    """What is left when patients and controls are each freed of what covariates tell about them, curves included.
+    """Residuals of a smooth regression on the covariates, within patients and within controls.
 
     Only of covariates that are known and vary in both: a symptom that controls cannot have may be what subgroups are.
     """
@@ -187,7 +187,7 @@ def unexplained(x: np.ndarray, is_patient: np.ndarray, covariates: pd.DataFrame)
 
 
 def _varies(v: Variable) -> bool:
-    """Known of most, of several values, and no name that everybody has for himself."""
+    """Whether a covariate is known for most subjects, has several values, and is no name."""
     values = v.values[v.known]
     different = len(np.unique(values))
     return (

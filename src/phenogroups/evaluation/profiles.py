@@ -1,7 +1,5 @@
 """How subgroups differ in what else is known of the patients: a table for a paper, as CSV and as LaTeX."""
 
-import re
-
 import numpy as np
 import pandas as pd
 from scipy.stats import chi2_contingency, kruskal
@@ -15,10 +13,6 @@ PERMUTATIONS = 9999
 MOST_LISTED = 20  # codes of a variable that get a line each
 CONTROLS = "controls"
 NOTHING = "–"
-CAPTION = (
-    "Subgroups of patients, and controls beside them. The tests compare the subgroups; p is corrected for the number "
-    "of tests by Holm's method."
-)
 
 
 def profiles(
@@ -56,28 +50,6 @@ def profiles(
     return table
 
 
-def to_latex(table: pd.DataFrame, caption: str = CAPTION, label: str = "table:profiles") -> str:
-    """`profiles` as a table of LaTeX, whose preamble must have booktabs; caption and label are taken as they are."""
-    parts = [column.removeprefix("missing ") for column in table.columns if column.startswith("missing ")]
-    counts = table[[f"missing {part}" for part in parts]].to_numpy()
-    shown = pd.DataFrame(
-        {
-            "": table["variable"].where(table["variable"] != table["variable"].shift(), ""),
-            "value": table["value"],
-            **{part: table[part] for part in parts},
-            "test": table["test"],
-            "effect": (table["effect"] + table["size"].map(" {:.2f}".format)).where(table["effect"] != "", ""),
-            "p": table["p"].map(_p),
-            "corrected p": table["p_corrected"].map(_p),
-            "missing": ["" if pd.isna(row).any() else " / ".join(map(str, row)) for row in counts],
-        }
-    ).replace(NOTHING, "--")
-    text = shown.astype(str).to_latex(index=False, escape=True, caption=caption, label=label, position="ht!")
-    text = re.sub("[<>]", r"$\g<0>$", text)  # which old fonts print otherwise
-    text = re.sub(r"(?m)^([\[*])", r"{}\1", text)  # which after a row's end would be its argument
-    return text.replace(r"\begin{tabular}", "\\centering\n\\begin{tabular}")
-
-
 def _lines(one: Variable, shown: dict[str, np.ndarray]) -> list[dict[str, object]]:
     """What the table says of each part, without tests."""
     if one.kind == "amount":
@@ -106,10 +78,6 @@ def _median(values: np.ndarray) -> str:
 
 def _share(has: np.ndarray) -> str:
     return f"{has.sum()} ({has.mean():.0%})" if len(has) else NOTHING
-
-
-def _p(value: float) -> str:
-    return "" if np.isnan(value) else "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _compared(one: Variable, assigned: np.ndarray, group: np.ndarray, rng: np.random.Generator) -> dict[str, object]:

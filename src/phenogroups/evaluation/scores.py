@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, silhouette_score
 
 from phenogroups.clustering.matching import match_labels
@@ -71,28 +69,6 @@ def score(
             "ami": float(adjusted_mutual_info_score(truth[known], subgroup[known])),
         }
     return Scores(**found)
-
-
-def score_table(rows: dict[str, Scores]) -> Table:
-    """One row per name for the terminal; scores that nobody has get no column."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("", no_wrap=True)
-    columns = defined(rows)
-    for column in columns:
-        words = SCORE_NAMES[column].split()
-        table.add_column(SCORE_NAMES[column], justify="right", min_width=max(map(len, words)))  # words stay whole
-    for name, scores in rows.items():
-        table.add_row(name, *(format_score(getattr(scores, column)) for column in columns))
-    return table
-
-
-def defined(rows: dict[str, Scores]) -> list[str]:
-    """The scores that at least one row has."""
-    return [name for name in SCORE_NAMES if any(getattr(scores, name) is not None for scores in rows.values())]
-
-
-def format_score(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
 
 
 def subgroup_probability(prediction: "Prediction", reading: Reading = "gate") -> np.ndarray:

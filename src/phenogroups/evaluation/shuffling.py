@@ -25,7 +25,7 @@ def side(column: Variable) -> np.ndarray:
 
 
 def one_hot(positions: np.ndarray) -> np.ndarray:
-    """Of the positions that occur."""
+    """(n, positions that occur)."""
     found, positions = np.unique(positions, return_inverse=True)
     return np.eye(len(found))[positions]
 

@@ -1,4 +1,4 @@
-"""What a column of covariates is, an amount or codes, and what all tests of such columns share."""
+"""Covariates as variables, amounts or codes, and the correction for several tests."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ MOST_CODES = 8  # whole numbers of so few values are codes: site 1 to 5, sex 0 o
 
 @dataclass(frozen=True)
 class Variable:
-    """A covariate of some subjects; NaN where nobody knows."""
+    """A covariate of some subjects; NaN where it is unknown."""
 
     name: str
     kind: Kind

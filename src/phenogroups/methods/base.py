@@ -109,6 +109,14 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
         `checkpoint` keeps every epoch, so that whoever is interrupted can go on; `discover` makes one.
         """
+        self.fit_predict_cohort(X, y, progress=progress, checkpoint=checkpoint)
+        return self
+
+    def fit_predict_cohort(
+        self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Prediction:  # fmt: skip
+        """`fit`, and the prediction of the training subjects that it makes anyway: this process's own, of several."""
         self.check_settings()
         if self.comm.world_size > 1:
             self.require_distributed_support()
@@ -125,7 +133,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         labels = np.where(own.is_patient, found.subgroup.argmax(axis=1), -1)
         self.labels_ = self.comm.gather(torch.as_tensor(labels)).numpy()
         self.subgroup_means_ = means_of(found.embedding, labels, self.n_subgroups, self.comm)
-        return self
+        return found
 
     def _number(self, order: np.ndarray) -> None:
         """From now on subgroup k is the one that is `order[k]` in what was learned: in network, beliefs and `read`."""
@@ -629,12 +637,15 @@ def means_of(embedding: np.ndarray, labels: np.ndarray, n_subgroups: int, comm: 
     return np.stack([comm.mean(torch.as_tensor(embedding[labels == k])).float().numpy() for k in range(n_subgroups)])
 
 
-def predict_together(method: Method, cohort: Cohort) -> Prediction | None:
-    """What all processes say together, each of its own subjects, on the first of them; None on others."""
+def predict_together(method: Method, cohort: Cohort, found: Prediction | None = None) -> Prediction | None:
+    """What all processes say together, each of its own subjects, on the first of them; None on others.
+
+    `found` is the prediction of this process's own subjects, if it is known already.
+    """
     comm = method.comm
     if len(cohort) < comm.world_size:
-        return None if comm.rank else method.predict_cohort(cohort)
-    found = method.predict_cohort(cohort[comm.shard(len(cohort))])
+        return None if comm.rank else found or method.predict_cohort(cohort)
+    found = found or method.predict_cohort(cohort[comm.shard(len(cohort))])
     rows = {name: comm.gather_on_first(torch.as_tensor(v)) for name, v in vars(found).items() if v is not None}
     return None if comm.rank else Prediction.of_tensors({name: v for name, v in rows.items() if v is not None})
 

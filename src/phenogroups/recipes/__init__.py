@@ -5,15 +5,15 @@ The files beside this one are the paper's cohorts as published, and a faster ver
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from phenogroups.data.cohort import Cohort
-from phenogroups.data.layouts import open_table
+from phenogroups.data.opening import TableRecipe, open_cohort
 from phenogroups.data.reading import Reading
 from phenogroups.data.selection import Selection
-from phenogroups.data.tables import TableSpec, read_cohort, resolve_size
+from phenogroups.data.tables import TableSpec
 from phenogroups.data.untrusted import check_types, read_limited, refuse_strange, shortened
 from phenogroups.methods import METHODS, Method, build_method
 
@@ -23,15 +23,12 @@ COLUMNS = tuple(f.name for f in fields(TableSpec) if f.name != "reading")
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What a file says; whatever is given beside it wins."""
+class Recipe(TableRecipe):
+    """What a file says of table and method; whatever is given beside it wins."""
 
     method: str = "deep_ucsl"
     subgroups: int = 2
     held_out: float = 0.2  # share, where the cohort itself does not say who is held out
-    table: Mapping[str, Any] = field(default_factory=dict)  # of data.tables.TableSpec
-    rows: Selection = field(default_factory=Selection)
-    reading: Mapping[str, Any] = field(default_factory=dict)  # of data.reading.Reading
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the method
     name: str = ""
 
@@ -40,25 +37,18 @@ class Recipe:
         return build_method(self.method, {"n_subgroups": self.subgroups, **self.settings, **settings})
 
     def settings_of(self, method: str) -> dict[str, Any]:
-        """The settings for this method: its own get all, so that a wrong one is named; another, those that it has."""
+        """All settings for the recipe's own method, so that a wrong one is named; for another, those that it has."""
         if method not in METHODS or method == self.method:
             return dict(self.settings)
         known = {f.name for f in fields(METHODS[method]())}
         return {key: value for key, value in self.settings.items() if key in known}
 
-    def spec(self, known: TableSpec, columns: Mapping[str, Any], reading: Mapping[str, Any]) -> TableSpec:
-        """What the folder tells, what this recipe says and what else was given: the latter wins."""
-        return replace(known, **{**self.table, **columns}, reading=Reading(**{**self.reading, **reading}))
-
     def read(
         self, table: str | Path, *, folder: str | Path | None = None, cache: str | Path | None = None, **columns: Any
     ) -> Cohort:
         """The cohort of a table or folder, read as the recipe says."""
-        found = open_table(table, folder)
-        rows, spec = self.rows(found.rows, self.spec(found.spec, columns, {}))
-        if self.build().by_lite0:
-            spec = resolve_size(rows, spec, found.folder)
-        return read_cohort(rows, spec, folder=found.folder, name=Path(table).resolve().stem, cache=cache)
+        resized = self.build().by_lite0
+        return open_cohort(table, columns, recipe=self, cache=cache, folder=folder, resized=resized)
 
 
 def recipe(name: str | Path) -> Recipe:

@@ -1,6 +1,6 @@
-"""Pictures of a run: data in, figure out, as wide as one column of a paper. No pyplot, so nothing global is left."""
+"""Figures of a run, as wide as one column of a paper: data in, figure out. Without pyplot, which keeps global state."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any, Literal
 
@@ -33,12 +33,6 @@ SHARES = ("Gate entropy on controls", "Share of patients by subgroup")  # from n
 NOT_SHOWN = ("seconds", "learning_rate", "step")
 
 COLUMN = 3.35  # inches, or 8.5 cm: one of two columns of a paper
-# by kind of method: words of the legend and colour
-LEARNS = {
-    "patients only": ("learns from patients only", COLORS[4]),
-    "patients and controls": ("learns from patients and controls", COLORS[5]),
-    "upper bound": ("upper bound: learns from the truth", GRAY),
-}
 STYLE: dict[Any, Any] = {
     "font.size": 7,
     "axes.titlesize": 8,
@@ -65,8 +59,8 @@ def embedding_figure(points: np.ndarray, share: np.ndarray, panels: Sequence[Pan
     figure = Figure(figsize=(side * min(len(panels), 2), side + 0.35 + 0.13 * legend_lines), layout="compressed")
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for ax, (title, labels, names, styles) in zip(axes, panels, strict=True):
-        _scatter(ax, points, labels, is_patient, names, styles)
-        _frame(ax, points)
+        scatter(ax, points, labels, is_patient, names, styles)
+        square(ax, points)
         ax.set_title(title)
         ax.set_xlabel(f"first axis ({share[0]:.0%})")
     axes[0].set_ylabel(f"second axis ({share[1]:.0%})")
@@ -141,19 +135,14 @@ def drivers_figure(mean_maps: np.ndarray, difference: np.ndarray) -> Figure:
 def bars_figure(means: np.ndarray, features: Sequence[str], sizes: Sequence[int], whom: str) -> Figure:
     """Signed bars of the features on which subgroups differ most."""
     shown = [k for k in range(len(means)) if sizes[k]] or [0]
-    n_columns = min(len(shown), 2)
-    n_rows = -(-len(shown) // n_columns)
-    figure = Figure(figsize=(COLUMN, (0.35 + 0.14 * len(features)) * n_rows + 0.3), layout="constrained")
-    axes = list(figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).flat)
-    for ax, k in zip(axes, shown, strict=False):
+    figure, axes = _grid(len(shown), 0.35 + 0.14 * len(features), 0.3, shared=True)
+    for ax, k in zip(axes, shown, strict=True):
         ax.barh(range(len(features)), means[k], color=_color(k))
         ax.axvline(0, color="#666666", linewidth=0.8)
-        ax.set_yticks(range(len(features)), [_shorten(name, 20) for name in features])
+        ax.set_yticks(range(len(features)), [shorten(name, 20) for name in features])
         ax.tick_params(labelbottom=True)
         ax.set_title(f"{subgroup_name(k)} (n = {sizes[k]})")
     axes[0].invert_yaxis()
-    for ax in axes[len(shown) :]:
-        ax.set_axis_off()
     figure.supxlabel(f"mean difference from {whom}, in their standard deviations", fontsize=7)
     figure.set_label(
         f"Bars of the {len(features)} features on which subgroups differ most, as differences from {whom}."
@@ -175,10 +164,10 @@ def film_figure(film: np.ndarray, epochs: np.ndarray, ratio: np.ndarray, subgrou
     names = [subgroup_letter(i) for i in range(k)]
     handles: list[Any] = []
     for ax, frame in zip(axes, chosen, strict=True):
-        handles = _scatter(
+        handles = scatter(
             ax, film[frame].astype(np.float32), subgroup, subgroup != UNKNOWN, names, range(k), area=1.5, legend=False
         )
-        _frame(ax, everywhere)
+        square(ax, everywhere)
         ax.set_title(f"epoch {epochs[frame]}", fontsize=7)
     parts[0].legend(
         handles=handles,
@@ -215,11 +204,8 @@ def history_figure(history: pd.DataFrame) -> Figure:
             f"Received columns: {', '.join(map(str, history.columns)) or 'none'}. Leave this figure out."
         )
     titles = [title for title in ("Losses", *PANELS.values()) if title in groups]
-    n_columns = min(len(titles), 2)
-    n_rows = -(-len(titles) // n_columns)
-    figure = Figure(figsize=(COLUMN, 1.45 * n_rows), layout="constrained")
-    axes = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
-    for ax, title in zip(axes, titles, strict=False):
+    figure, axes = _grid(len(titles), 1.45)
+    for ax, title in zip(axes, titles, strict=True):
         for i, column in enumerate(groups[title]):
             known = curves[["epoch", column]].dropna()
             style = {"color": COLORS[i % len(COLORS)], "marker": "." if len(known) < 30 else None}
@@ -232,8 +218,6 @@ def history_figure(history: pd.DataFrame) -> Figure:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(groups[title]) > 1:
             _legend_below(ax, lines_above=4)
-    for ax in axes[len(titles) :]:
-        ax.set_axis_off()
     figure.set_label(f"Curves over {len(history)} epochs: {', '.join(titles)}.")
     return figure
 
@@ -250,7 +234,7 @@ def confusion_figure(counts: np.ndarray, truth_names: Sequence[str]) -> Figure:
         ink = "#FFFFFF" if share[row, column] > 0.6 else "#000000"
         ax.text(column, row, f"{count} ({share[row, column]:.0%})", ha="center", va="center", color=ink)
     ax.set_yticks(range(n_found), [subgroup_name(k) for k in range(n_found)])
-    ax.set_xticks(range(n_truths), [_shorten(name, 18) for name in truth_names])
+    ax.set_xticks(range(n_truths), [shorten(name, 18) for name in truth_names])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     ax.set_xlabel("truth (share of each)")
@@ -315,116 +299,21 @@ def criteria_figure(criteria: pd.DataFrame) -> Figure:
     x, columns = numbers.iloc[:, 0], [name for name in numbers.columns[1:] if not str(name).endswith(BY_CHANCE)]
     if not columns:
         raise ValueError("Expected at least one criterion per number of subgroups. Received: none. Leave it out.")
-    n_columns = min(len(columns), 2)
-    n_rows = -(-len(columns) // n_columns)
-    figure = Figure(figsize=(COLUMN, 1.3 * n_rows), layout="constrained")
-    axes = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
-    for ax, column in zip(axes, columns, strict=False):
+    figure, axes = _grid(len(columns), 1.3)
+    for ax, column in zip(axes, columns, strict=True):
         if f"{column}{BY_CHANCE}" in numbers:
             ax.plot(x, numbers[f"{column}{BY_CHANCE}"], color=GRAY, linestyle="--", marker="o", markersize=2)
         ax.plot(x, numbers[column], color=COLORS[0], marker="o", markersize=3)
         ax.set_title(str(column).replace("_", " "), fontsize=7)
         ax.set_xlabel("subgroups")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for ax in axes[len(columns) :]:
-        ax.set_axis_off()
     figure.set_label(f"Curves over the number of subgroups: {', '.join(map(str, columns))}.")
-    return figure
-
-
-@rc_context(STYLE)
-def comparison_figure(
-    values: Mapping[str, Sequence[float]],  # method -> one score per seed; who has none is left out
-    kinds: Mapping[str, str],  # method -> what it learns from, a key of LEARNS
-    *,
-    chance: float,  # score of whoever guesses
-    label: str,
-) -> Figure:
-    """One bar per method, the best on top: the mean over seeds, its deviation, and every seed as a dot."""
-    known = {name: np.asarray(scores, dtype=float) for name, scores in values.items() if len(scores)}
-    if not known:
-        raise ValueError("Expected scores of at least one method. Received: none. Leave this figure out.")
-    names = sorted(known, key=lambda name: -known[name].mean())
-    present = [kind for kind in LEARNS if any(kinds[name] == kind for name in names)]
-    figure = Figure(figsize=(COLUMN, 0.17 * len(names) + 0.55 + 0.14 * (len(present) + 1)), layout="constrained")
-    ax = figure.subplots()
-    handles = []
-    for kind in present:
-        words, color = LEARNS[kind]
-        rows = [i for i, name in enumerate(names) if kinds[name] == kind]
-        means = [known[names[i]].mean() for i in rows]
-        handles.append(ax.barh(rows, means, height=0.7, color=color, label=words))
-    for i, name in enumerate(names):
-        scores, mean = known[name], known[name].mean()
-        spread = scores.std(ddof=1) if len(scores) > 1 else 0.0
-        # dots of equal height would hide each other
-        places = i + np.linspace(-0.22, 0.22, len(scores)) if len(scores) > 1 else [i]
-        dots = {"marker": "o", "markersize": 2.2, "markeredgecolor": "#FFFFFF", "markeredgewidth": 0.3}
-        ax.plot(scores, places, color="#333333", linestyle="none", zorder=4, clip_on=False, **dots)
-        if len(scores) > 1:
-            ax.errorbar(mean, i, xerr=spread, color="#000000", linewidth=0.8, capsize=1.5, capthick=0.8, zorder=3)
-        text = f"{mean:.3f}" + (f" ± {spread:.3f}" if len(scores) > 1 else "")
-        ax.annotate(
-            text, (1, i), (5, 0), ("axes fraction", "data"), "offset points", va="center", annotation_clip=False
-        )
-    handles.append(ax.axvline(chance, color="#333333", linestyle="--", linewidth=0.8, label=f"chance ({chance:.2f})"))
-    ax.set(xlim=(0, 1.0), ylim=(len(names) - 0.5, -0.5), xlabel=label)
-    ax.set_yticks(range(len(names)), [_shorten(name) for name in names])
-    ax.tick_params(axis="y", length=0)
-    figure.legend(handles=handles, loc="outside lower center", ncols=1, fontsize=7, labelspacing=0.2)
-    figure.set_label(
-        f"Bars of {label} by method: " + ", ".join(f"{name} {known[name].mean():.3f}" for name in names) + "."
-    )
-    return figure
-
-
-@rc_context(STYLE)
-def methods_figure(
-    points: Mapping[str, np.ndarray],  # method -> (n, 2): where it puts the same subjects
-    panel: Panel,
-    is_patient: np.ndarray,
-    number: tuple[str, np.ndarray] | None = None,  # a covariate that a second picture of each method is coloured by
-) -> Figure:
-    """Methods beside each other: one column each, coloured by what is known and, below, by a covariate."""
-    n_rows, per_row = (2 if number else 1), min(len(points), 3)
-    n_rows *= -(-len(points) // per_row)
-    side = COLUMN / per_row
-    figure = Figure(figsize=(COLUMN, (side + 0.15) * n_rows + 0.35), layout="constrained")
-    grid = figure.subplots(n_rows, per_row, squeeze=False)
-    for ax in grid.flat:
-        ax.set_axis_off()
-    handles: list[Any] = []
-    title, labels, names, styles = panel
-    for i, (method, where) in enumerate(points.items()):
-        row, column = divmod(i, per_row)
-        top = grid[row * (2 if number else 1), column]
-        handles = _scatter(top, where, labels, is_patient, names, styles, area=2, legend=False)
-        top.set_title(_shorten(method, 24), fontsize=7)
-        below = []
-        if number:
-            below = [grid[2 * row + 1, column]]
-            order = np.argsort(is_patient, kind="stable")  # patients over controls
-            ramp = below[0].scatter(
-                *where[order].T, c=number[1][order], cmap="cividis", s=2, linewidths=0, marker="o", alpha=0.9
-            )
-        for ax in (top, *below):
-            ax.set_axis_on()
-            ax.spines[:].set_visible(True)
-            _frame(ax, where)
-    if number:
-        figure.colorbar(ramp, ax=grid[1::2].ravel().tolist(), location="bottom", label=number[0], aspect=40, ticks=[])
-    look = {"fontsize": 6, "markerscale": 2, "columnspacing": 0.8, "handletextpad": 0.1}
-    figure.legend(handles=handles, loc="outside upper center", ncols=3, **look)
-    figure.set_label(
-        f"The same {len(is_patient)} subjects in the embeddings of {', '.join(points)}, coloured by {title.lower()}"
-        + (f" and by {number[0]}." if number else ".")
-    )
     return figure
 
 
 @rc_context({"svg.hashsalt": "phenogroups"})
 def as_file(figure: Figure, kind: Literal["png", "svg"]) -> bytes:
-    """Without date and version in it, so that equal figures are equal bytes."""
+    """The file without date and version, so that equal figures are equal bytes."""
     content = BytesIO()
     # tight: what stands at the edge is not cut
     about: Any = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
@@ -433,7 +322,7 @@ def as_file(figure: Figure, kind: Literal["png", "svg"]) -> bytes:
 
 
 def subgroup_name(k: int) -> str:
-    """The letter as in subgroups.csv, so that page and table speak of the same people."""
+    """The name with the letter that subgroups.csv uses."""
     return f"Subgroup {subgroup_letter(k)}"
 
 
@@ -455,7 +344,17 @@ def _color(k: int) -> str:
     return COLORS[k % len(COLORS)]
 
 
-def _frame(ax: Axes, points: np.ndarray) -> None:
+def _grid(count: int, height: float, more: float = 0.0, *, shared: bool = False) -> tuple[Figure, list[Axes]]:
+    """Panels in two columns, each row `height` inches."""
+    n_rows = -(-count // 2)
+    figure = Figure(figsize=(COLUMN, height * n_rows + more), layout="constrained")
+    axes = list(figure.subplots(n_rows, min(count, 2), squeeze=False, sharex=shared, sharey=shared).flat)
+    for ax in axes[count:]:
+        ax.set_axis_off()
+    return figure, axes[:count]
+
+
+def square(ax: Axes, points: np.ndarray) -> None:
     """A square in which a distance means the same along both axes."""
     middle = (points.max(axis=0) + points.min(axis=0)) / 2
     half = 0.53 * max(np.ptp(points, axis=0).max(), 1e-6)
@@ -463,11 +362,11 @@ def _frame(ax: Axes, points: np.ndarray) -> None:
     ax.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] - half, middle[1] + half))
 
 
-def _scatter(
+def scatter(
     ax: Axes, points: np.ndarray, labels: np.ndarray, is_patient: np.ndarray, names: Sequence[str],
     styles: Sequence[int], *, area: float | None = None, legend: bool = True,
 ) -> list[Any]:  # fmt: skip
-    """Draw, and give what a legend shows."""
+    """Draw, and return the handles for a legend."""
     area = float(np.clip(1500 / len(points), 1.2, 8)) if area is None else area
     kinds: list[tuple[str, np.ndarray, dict[str, Any]]] = [
         ("Controls", ~is_patient, {"c": GRAY, "marker": "o", "alpha": 0.6}),
@@ -485,7 +384,7 @@ def _scatter(
             continue
         # controls lie under all, and a large subgroup under a small one, which it would hide
         depth = 2 - rows.mean() if rows[is_patient].any() else 0
-        label = f"{_shorten(name, 18)} (n = {rows.sum()})"
+        label = f"{shorten(name, 18)} (n = {rows.sum()})"
         handles.append(ax.scatter(*points[rows].T, s=area, linewidths=0.3, label=label, zorder=depth, **look))
     if legend:
         _legend_below(ax, lines_above=2, handles=handles, columns=1)
@@ -493,7 +392,7 @@ def _scatter(
 
 
 def _legend_below(ax: Axes, lines_above: float, handles: list | None = None, columns: int = 2) -> None:
-    """Under the axis and its labels, where it can hide nobody."""
+    """A legend below the axis and its labels, where it hides no point."""
     handles = ax.get_legend_handles_labels()[0] if handles is None else handles
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": lines_above}
     ax.legend(
@@ -502,7 +401,7 @@ def _legend_below(ax: Axes, lines_above: float, handles: list | None = None, col
     )  # fmt: skip
 
 
-def _shorten(name: str, most: int = 28) -> str:
-    """Both ends stay: names of features often differ only in their last word."""
+def shorten(name: str, most: int = 28) -> str:
+    """Shortened in the middle: names of features often differ only in their last word."""
     half = most // 2
     return name if len(name) <= most else f"{name[: half - 1]}…{name[-half:]}"

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from phenogroups.data.untrusted import parse_json, read_limited
-from phenogroups.training.run import RunError, member, versions, write_whole
+from phenogroups.data.writing import write_whole
+from phenogroups.training.run import RunError, member, versions
 
 try:
     import fcntl

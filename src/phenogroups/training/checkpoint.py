@@ -15,7 +15,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from phenogroups.clustering.communicator import lost_process_explained
-from phenogroups.training.run import RunError, write_whole
+from phenogroups.data.writing import write_whole
+from phenogroups.training.run import RunError
 
 if TYPE_CHECKING:
     from phenogroups.training.em import Trainer

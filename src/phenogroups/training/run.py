@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from phenogroups.data.decoding import MOST_NUMBERS
 from phenogroups.data.untrusted import parse_json, read_limited, refuse_more_than_memory, shortened
+from phenogroups.data.writing import RunError, write_whole
 
 FORMAT = 1  # of recipe.json; raised when old folders can no longer be read
 MODEL, RECIPE, CHOICE = "model.safetensors", "recipe.json", "choice.json"
@@ -31,10 +32,6 @@ FILES = {  # all that a run writes
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how they begin in spreadsheets
 MOST_MODEL = 2**34  # bytes: several copies of the largest encoders
 VERSIONED = ("phenogroups", "torch", "monai", "scikit-learn", "numpy")
-
-
-class RunError(ValueError):
-    """A run folder cannot be written or read; the message says why."""
 
 
 def versions() -> dict[str, str]:
@@ -87,10 +84,10 @@ def new_run_folder(folder: str | Path) -> Iterator[Path]:
 
 def write_model(folder: Path, recipe: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     model = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
-    (folder / MODEL).write_bytes(model)
+    write_whole(folder / MODEL, model)
     whole = {"format": FORMAT, **recipe, "model_sha256": sha256(model).hexdigest(), "versions": versions()}
     text = json.dumps(whole, indent=2, allow_nan=False)
-    (folder / RECIPE).write_text(text + "\n", encoding="utf-8")
+    write_whole(folder / RECIPE, text + "\n")
 
 
 def read_recipe(folder: str | Path) -> dict[str, Any]:
@@ -164,28 +161,3 @@ def _as_text(cell: Any) -> Any:
     except ValueError:
         return f"'{cell}"
     return cell
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """The file appears complete or not at all."""
-    try:
-        with whole_file(path) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise RunError(f"Expected to write {path}. Received: {error}.") from error
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write into, which takes its name only when the block ends without an error."""
-    # of this process: another one may be writing the same file
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        partial.unlink(missing_ok=True)
-        with partial.open("xb") as file:  # new: a link of that name would lead elsewhere
-            yield file
-            file.flush()
-            os.fsync(file.fileno())  # else the name could reach the disk before the content does
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -101,25 +101,9 @@ def drawn_digits(
     seed: int = 0,
     site_effect: float = 0.0,  # 0..1: how much paler and unevenly lit the pages of site B are
     site_follows_subgroup: float = 0.0,  # 0..1: how often the subgroup decides the site (a planted confound)
+    marks: bool = True,  # False: the same digits without the marks of their forms
 ) -> Cohort:
     """Patients write `digit` in `len(sizes)` forms, the truth; controls write the other nine digits, equally often."""
-    return _drawn(
-        n, digit=digit, sizes=sizes, patients=patients, size=size, seed=seed, site_effect=site_effect,
-        site_follows_subgroup=site_follows_subgroup,
-    )[0]  # fmt: skip
-
-
-def drawn_marks(n: int = 6000, *, least: float = 0.2, **asked: Any) -> np.ndarray:
-    """(n, size, size): where the mark of the form (a crossbar) adds ink to the digits of `drawn_digits(n, ...)`."""
-    cohort, bodies = _drawn(n, **asked, without_marks=True)
-    return cohort.inputs[:, 0] - bodies > least
-
-
-def _drawn(
-    n: int, *, digit: int = 7, sizes: Sequence[float] = (0.5, 0.5), patients: float = 0.5, size: int = 32,
-    seed: int = 0, site_effect: float = 0.0, site_follows_subgroup: float = 0.0, without_marks: bool = False,
-) -> tuple[Cohort, np.ndarray]:  # fmt: skip
-    """The cohort and, where asked for, the same images (n, size, size) without the marks of their forms."""
     _check(n, digit, sizes, patients, size, site_effect=site_effect, site_follows_subgroup=site_follows_subgroup)
     rng = np.random.default_rng(seed)
     n_patients = round(patients * n)
@@ -148,30 +132,32 @@ def _drawn(
             "sex": pd.Categorical(np.where(rng.random(n) < 0.5, "F", "M"), categories=["F", "M"]),
         }
     )
-    images = np.empty((n, 1, size, size), np.float32)
-    bodies = np.empty((n if without_marks else 0, size, size), np.float32)
+    images = np.empty((n, size, size), np.float32)
     for d, f in np.unique(np.stack([drawn, form], axis=1), axis=0):
         rows = np.flatnonzero((drawn == d) & (form == f))
         hand = covariates.iloc[rows]
         segments = _write(FORMS[d][f], hand["slant"].to_numpy(), hand["size"].to_numpy(), rng)
-        images[rows, 0] = _ink(segments, hand["boldness"].to_numpy(), size)
-        if without_marks:
-            strokes = _ways(FORMS[d][f])[: len(_parse(FORMS[d][f].body))]  # the body is written first
-            body = segments[:, : sum(len(way) - 1 for way in strokes)]
-            bodies[rows] = _ink(body, hand["boldness"].to_numpy(), size)
+        if not marks:  # the body is written first
+            body = _ways(FORMS[d][f])[: len(_parse(FORMS[d][f].body))]
+            segments = segments[:, : sum(len(way) - 1 for way in body)]
+        images[rows] = _ink(segments, hand["boldness"].to_numpy(), size)
     light = np.linspace(0, 0.5, size, dtype=np.float32)
     uneven = light[:, None] + light  # from dark at the upper left to light at the lower right
-    for drawings in (images[:, 0], bodies) if without_marks else (images[:, 0],):
-        drawings[at_b] += np.float32(site_effect / 2) * (uneven - drawings[at_b])
-    cohort = Cohort(
-        images,
+    images[at_b] += np.float32(site_effect / 2) * (uneven - images[at_b])
+    return Cohort(
+        images[:, None],
         diagnosis=np.where(ill, PATIENT, CONTROL),
         covariates=covariates,
         truth=np.where(ill, form, UNKNOWN),
         truth_names=tuple(known.name for known in FORMS[digit][: len(sizes)]),
         name=f"drawn-{digit}",
     )
-    return cohort, bodies
+
+
+def drawn_marks(n: int = 6000, *, least: float = 0.2, **asked: Any) -> np.ndarray:
+    """(n, size, size): where the mark of the form (a crossbar) adds ink to the digits of `drawn_digits(n, ...)`."""
+    whole, without = (drawn_digits(n, **asked, marks=marks).inputs for marks in (True, False))
+    return np.asarray(whole)[:, 0] - np.asarray(without)[:, 0] > least
 
 
 def _half_of_each(kind: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -6,7 +6,6 @@ import math
 import os
 import struct
 import zlib
-from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Literal
@@ -18,6 +17,7 @@ import pandas as pd
 from phenogroups.data.cohort import UNKNOWN, Cohort, CohortError, name_rows
 from phenogroups.data.examples.drawn import FORMS
 from phenogroups.data.examples.local import VARIABLE, find, read_labels, require
+from phenogroups.data.writing import RunError, write_whole
 
 Split = Literal["train", "test"]
 
@@ -141,7 +141,7 @@ def _read_idx(path: Path, ndim: int) -> np.ndarray:
 
 
 def _locate(name: str, data: str | Path | None) -> Path:
-    """The file in the data folder, in the cache, or downloaded; a folder given by argument is taken at its word."""
+    """The file in the data folder, in the cache, or downloaded; a folder given by argument must hold it."""
     places = [f"{folder}{name}{ending}" for folder in ("", "mnist/") for ending in ("", ".gz")]
     if data is not None:
         return require(data, *places)
@@ -154,23 +154,18 @@ def _cached(name: str) -> Path:
     if path.is_file():
         return path
     content = _download(name)
-    partial = path.with_name(f"{name}.{os.getpid()}.partial")  # the file takes its name only when it is whole
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    except OSError as error:
+        write_whole(path, content)
+    except (OSError, RunError) as error:
         raise CohortError(
             f"Expected to keep {name} in {cache}. Received: {error}. Name another place in XDG_CACHE_HOME."
         ) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
     return path
 
 
 def _download(name: str) -> bytes:
-    """From the first mirror that gives the file whole."""
+    """From the first mirror whose file has the right checksum."""
     failures = []
     for mirror in MIRRORS:
         try:

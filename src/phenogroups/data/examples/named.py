@@ -18,7 +18,7 @@ HELD_OUT = 0.2  # share, where an example has no test cohort
 
 
 def example(name: str, *, data: Given = None, labels: Given = None, subjects: int | None = None) -> Study:
-    """`data`: the folder of public files; `labels`: a JSON file of known subgroups; `subjects`: so few, for a trial."""
+    """`data`: the folder of public files; `labels`: a JSON file of known subgroups; `subjects`: at most this many."""
     if name not in EXAMPLES:
         raise CohortError(f"Expected an example cohort among {', '.join(EXAMPLES)}. Received: {name!r}.")
     if subjects is not None and subjects < 1:

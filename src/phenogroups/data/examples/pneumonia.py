@@ -12,10 +12,12 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError, name_rows
+from phenogroups.data.decoding import PICTURES
 from phenogroups.data.examples.local import find, read_labels, require
-from phenogroups.data.reading import PICTURES, Reading
+from phenogroups.data.inputs import read_inputs
+from phenogroups.data.reading import Reading
 from phenogroups.data.stored import Inputs
-from phenogroups.data.tables import TableSpec, read_inputs
+from phenogroups.data.tables import Table, TableSpec
 
 TRUTH_NAMES = ("bacterial", "viral")
 WORDS = {"bacteria": 0, "bacterial": 0, "virus": 1, "viral": 1, "normal": UNKNOWN}  # of label files
@@ -46,7 +48,7 @@ def pneumonia(
     if balanced:
         about = about.iloc[_paper_subset(about)]
     spec = TableSpec(image="image", subject="subject", reading=Reading((size, size), 1, intensity))
-    return _cohort(about, read_inputs(about, spec))
+    return _cohort(about, read_inputs(Table(about, spec)))
 
 
 def pneumonia_embeddings(

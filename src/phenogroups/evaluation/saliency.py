@@ -1,4 +1,4 @@
-"""What drives a subgroup: which part of a patient, put in the place of other patients' parts, speaks for it."""
+"""Saliency: which parts of a patient, compared with other patients, raise the log-odds of a subgroup."""
 
 from itertools import product
 
@@ -34,7 +34,7 @@ def saliency(method: Method, cohort: Cohort, row: int, subgroup: int, references
 
 
 def some_patients(cohort: Cohort, most: int, seed: int = 0) -> np.ndarray:
-    """Rows of patients, drawn once and for all."""
+    """Rows of at most `most` patients, the same at every call."""
     patients = np.flatnonzero(cohort.is_patient)
     return np.sort(np.random.default_rng(seed).choice(patients, min(most, len(patients)), replace=False))
 

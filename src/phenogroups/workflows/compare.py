@@ -3,7 +3,6 @@
 Every finished cell (a method and a seed) is at once a file of its own in the folder, named by all that it depends on.
 """
 
-import json
 import math
 import time
 import traceback
@@ -20,29 +19,28 @@ import torch
 from rich.console import Console
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
-from phenogroups.data.cohort import UNKNOWN, Cohort
+from phenogroups.data.cohort import Cohort
 from phenogroups.data.embeddings import keeping_embeddings, kept_in, telling_of_embeddings
 from phenogroups.data.study import Study
-from phenogroups.evaluation import ranking
-from phenogroups.evaluation.ranking import COSTS, KINDS, RANKED, TITLES
+from phenogroups.evaluation.projection import EMBEDDED, principal_axes, some_rows
+from phenogroups.evaluation.ranking import KINDS, RANKED
 from phenogroups.evaluation.scores import SCORE_NAMES, score
 from phenogroups.methods import METHODS, Method, Prediction, build_method, settings_of
+from phenogroups.report import tables
+from phenogroups.report.tables import OUTPUTS
 from phenogroups.training.cells import Cell, Cells, Found
 from phenogroups.training.isolated import Isolated, JobFailed, peak_memory_mb
-from phenogroups.training.run import RunError, versions, write_whole
+from phenogroups.training.run import RunError, versions
 
 FORMAT = 1  # of cells; raised when what they hold changes
 CELLS = "cells"  # folder of finished cells
-OUTPUTS = ("compare.csv", "summary.csv", "compare.json", "table.tex", "compare.png", "compare.svg")
-OUTPUTS += ("compare.html", "embeddings.png", "embeddings.svg")
-EMBEDDED = 1000  # subjects whose place is kept, of the first seed
 SEEDS, HELD_OUT, VALIDATION = 3, 0.2, 0.1  # what is not asked for otherwise; the last of --splits (paper, Section 4)
 PATIENCE = 0.5  # seconds between two looks at what another process is running
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a comparison is doing, for whoever waits."""
+    """The state of a running comparison, for progress bars."""
 
     doing: Literal["begins", "embeds", "trains", "waits", "finished", "failed"]
     cell: int  # of `cells`, counted from one
@@ -65,7 +63,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out; the same stands in the folder."""
+    """The result; the folder holds the same."""
 
     cells: pd.DataFrame  # one row per method and seed
     summary: pd.DataFrame  # one row per method
@@ -75,9 +73,9 @@ class Comparison:
 
     def __str__(self) -> str:
         page = Console(file=StringIO(), width=500)
-        page.print(ranking.comparison_table(self.summary))
+        page.print(tables.comparison_table(self.summary))
         lines = [line.rstrip() for line in page.file.getvalue().splitlines()]  # pyright: ignore
-        return "\n".join([*filter(None, lines), *ranking.legend(self.summary), *self.failures])
+        return "\n".join([*filter(None, lines), *tables.legend(self.summary), *self.failures])
 
 
 def compare(
@@ -127,13 +125,16 @@ def compare(
         ran = _run_all(study, before, done, store, isolated, progress)
         found = {cell: done[cell] for cell in cells}
         kinds = {name: kind_of(method) for name, method in built.items()}
-        return _write(
-            folder, store, study, found, kinds, ran, {"subgroups": k, "seeds": runs, "splits": splits is not None}
-        )
+        about = {"subgroups": k, "seeds": runs, "splits": splits is not None}
+        # imported here, because no cell's process needs matplotlib
+        from phenogroups.report.comparison import write_comparison
+
+        with store.claim(None):
+            return Comparison(*write_comparison(folder, study, found, kinds, about), ran, folder)
 
 
 def build_methods(names: Sequence[str], settings: Mapping[str, Any], n_subgroups: int) -> dict[str, Method]:
-    """Each method with its settings; whatever is wrong with them is said here."""
+    """Each method with its settings; raises where a name or a setting is wrong."""
     names = [names] if isinstance(names, str) else list(names)
     names = list(METHODS) if "all" in names else list(dict.fromkeys(names))
     if not names:
@@ -166,7 +167,7 @@ def kind_of(method: Method) -> str:
 
 
 def plan(study: Study, methods: Mapping[str, Method], runs: int) -> list[Cell]:
-    """All methods of a seed first: an interrupted comparison is still a fair one."""
+    """Seed by seed, so that an interrupted comparison has the same seeds of all methods."""
     same = {"format": FORMAT, "study": study.fingerprint, "version": versions()["phenogroups"]}
     cells = []
     for seed in range(runs):
@@ -178,7 +179,7 @@ def plan(study: Study, methods: Mapping[str, Method], runs: int) -> list[Cell]:
 
 
 def check_folder(folder: Path) -> None:
-    """Say before training that the folder cannot be written."""
+    """Raise before training where the folder cannot be written."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"Expected a folder to write. Received: {folder}, which is a file. Choose another (--out).")
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -191,7 +192,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_found(found: Found) -> None:
-    """Raise unless this is what a cell finds."""
+    """Raise unless a cell's file holds what `run_cell` returns."""
     if found.get("status") == "failed" and isinstance(found.get("error"), str):
         return
     kinds: dict[str, Any] = {
@@ -210,7 +211,7 @@ def check_found(found: Found) -> None:
 
 
 def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float | str], None]) -> dict[str, Any]:
-    """Train one method and score it; what it says of itself is kept too."""
+    """Train one method and score it."""
     torch.set_num_threads(job["threads"])
     if job["embeddings"] is not None:  # a process of its own knows nothing of the caller's folder
         with keeping_embeddings(job["embeddings"], lambda _: None):
@@ -237,9 +238,6 @@ def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float | s
 
 def _places(scored: Cohort, prediction: Prediction) -> list[list[int]]:
     """Where some of the scored subjects lie on two principal axes: whole numbers up to 1,000, a few kilobytes."""
-    # here: the page's other needs are not a cell's
-    from phenogroups.report.material import principal_axes, some_rows
-
     points, _ = principal_axes(prediction.embedding, prediction.embedding[some_rows(len(scored), EMBEDDED)], 2)
     return np.rint(points * (1000 / max(float(np.abs(points).max()), 1e-12))).astype(int).tolist()
 
@@ -248,7 +246,7 @@ def _run_all(
     study: Study, before: Mapping[Cell, Found | None], done: dict[Cell, Found], store: Cells,
     isolated: bool, progress: Callable[[Step], None] | None,
 ) -> int:  # fmt: skip
-    """Complete `done`; how many cells were run here."""
+    """Run all cells that are not in `done` and add them; returns how many this process ran."""
     tell = progress or (lambda _: None)
     todo = [cell for cell in before if cell not in done]
     ran = 0
@@ -279,7 +277,7 @@ def _run_all(
 def _run_one(
     cell: Cell, study: Study, worker: Isolated | None, progress: Callable[[float | str], None]
 ) -> dict[str, Any]:
-    """Numbers, or why there are none: one method's failure does not stop the others."""
+    """The result of a cell, or its error: a failing method does not stop the others."""
     job = {
         "method": cell.method, "settings": cell.settings, "seed": cell.seed, "threads": torch.get_num_threads(),
         "embeddings": kept_in(),
@@ -300,7 +298,7 @@ def _run_one(
 def _teller(
     tell: Callable[[Step], None], step: Step, cell: Cell, todo: list[Cell], done: Mapping[Cell, Found]
 ) -> Callable[[float | str], None]:
-    """Tells that the cell begins, and then how far it is and how long all will take: others by their finished seeds."""
+    """Reports the start of a cell, then its progress and the time left, estimated from finished cells."""
     seconds: dict[str, list[float]] = {}
     for other, found in done.items():
         if found["status"] == "finished":
@@ -332,115 +330,6 @@ def _said(found: Mapping[str, Any]) -> str:
         return f"failed: {found['error']}"
     known = {SCORE_NAMES[name]: found["scores"][name] for name in RANKED if found["scores"][name] is not None}
     return "  ".join([*(f"{name} {value:.3f}" for name, value in known.items()), f"{found['seconds']:.1f} s"])
-
-
-def _write(
-    folder: Path, store: Cells, study: Study, found: Mapping[Cell, Found], kinds: Mapping[str, str], ran: int,
-    about: Mapping[str, Any],
-) -> Comparison:  # fmt: skip
-    """Tables and picture of these cells, the old ones removed first: what lies together belongs together."""
-    # here, so that no cell's process has to import it
-    from phenogroups.report.figures import as_file, comparison_figure, methods_figure
-    from phenogroups.report.material import some_rows
-    from phenogroups.report.page import comparison_page
-
-    cells = pd.DataFrame([_row(cell, result) for cell, result in found.items()])
-    summary = ranking.summarise(cells, kinds)
-    failures = [
-        f"{cell.method}, seed {cell.seed}, failed: {result['error']}"
-        for cell, result in found.items() if result["status"] == "failed"
-    ]  # fmt: skip
-    unit = "train/validation splits" if about["splits"] else "seeds"
-    caption = (
-        f"Balanced accuracies on {ranking.latex_text(study.cohort.name)}, mean$\\pm$deviation over {about['seeds']} "
-        f"{unit}. (*) indicates that the best method is significantly better ($p \\leq {ranking.ALPHA}$) than every "
-        "other by Welch's two-sample t-test."
-    )
-    if len({kind for kind in kinds.values() if kind != KINDS[-1]}) > 1:
-        caption += " Upper methods are trained on patients only."
-    with store.claim(None):
-        for name in OUTPUTS:
-            (folder / name).unlink(missing_ok=True)
-        write_whole(folder / "compare.csv", cells.to_csv(index=False))
-        write_whole(folder / "summary.csv", summary.to_csv(index=False))
-        write_whole(folder / "table.tex", ranking.latex_table(summary, caption))
-        figures = {}
-        shown = next((name for name in ("subgroup_bacc", "class_bacc") if cells[name].notna().any()), None)
-        if shown is not None:
-            values = {name: cells.loc[cells["method"] == name, shown].dropna().to_list() for name in summary["method"]}
-            chance = 1 / study.known_subgroups if shown == "subgroup_bacc" else 0.5
-            figure = comparison_figure(values, kinds, chance=chance, label=SCORE_NAMES[shown])
-            figures["compare"] = figure
-        whole = {
-            "study": about_study(study), **about,
-            "significance": "Welch's two-sample t-test, two-sided, p <= 0.05, of the best against every other method",
-            "methods": [
-                {**row, "settings": next(cell.settings for cell in found if cell.method == row["method"])}
-                for row in _plain(summary)
-            ],
-            "cells": _plain(cells), "versions": versions(),
-        }  # fmt: skip
-        scored = study.parts(0)[1]
-        rows = some_rows(len(scored), EMBEDDED)
-        places = {
-            cell.method: np.array(result["embedding"]) for cell, result in found.items()
-            if len(result.get("embedding", ())) == len(rows)  # earlier versions kept none
-        }  # fmt: skip
-        if places:
-            figures["embeddings"] = methods_figure(places, _panel(scored[rows]), scored.is_patient[rows])
-        for name, figure in figures.items():
-            for kind in ("png", "svg"):
-                write_whole(folder / f"{name}.{kind}", as_file(figure, kind))
-        sentences = [*_said_of(study, summary, about), *ranking.legend(summary), *failures]
-        settings = {cell.method: cell.settings for cell in found if cell.seed == 0}
-        page = comparison_page(
-            scored, rows, places, title=f"Methods compared on {study.cohort.name}", sentences=sentences,
-            columns=[TITLES[column] for column in ranking.shown_columns(summary)], table=ranking.table_rows(summary),
-            figures=figures, recipe={"study": about_study(study), "settings": settings, "versions": versions()},
-        )  # fmt: skip
-        write_whole(folder / "compare.html", page)
-        write_whole(folder / "compare.json", json.dumps(whole, indent=1, allow_nan=False) + "\n")
-    return Comparison(cells, summary, failures, ran, folder)
-
-
-def _said_of(study: Study, summary: pd.DataFrame, about: Mapping[str, Any]) -> list[str]:
-    trained, scored, _ = study.parts(0)
-    unit = "train/validation splits" if about["splits"] else "seeds"
-    return [
-        f"{len(summary)} methods were trained on {len(trained)} subjects of {study.cohort.name} and scored on "
-        f"{len(scored)} others, over {about['seeds']} {unit}; {about['subgroups']} subgroups were looked for."
-    ]
-
-
-def _panel(scored: Cohort) -> tuple[str, np.ndarray, Sequence[str], Sequence[int]]:
-    """What the embeddings are coloured by: the truth, or if nobody knows it the diagnosis."""
-    if scored.truth is None or not (scored.truth != UNKNOWN).any():
-        return "Diagnosis", np.where(scored.is_patient, 0, UNKNOWN), ["Patients"], [0]
-    return "Truth", scored.truth, scored.truth_names, range(len(scored.truth_names))
-
-
-def _row(cell: Cell, found: Mapping[str, Any]) -> dict[str, Any]:
-    numbers: dict[str, Any] = dict.fromkeys([*SCORE_NAMES, *TITLES])
-    if found["status"] == "finished":
-        numbers |= {**found["scores"], **{name: found[name] for name in COSTS}}
-    words = {"error": found.get("error", ""), "caveats": " ".join(found.get("caveats", [])), "cell": cell.file}
-    return {"method": cell.method, "seed": cell.seed, "status": found["status"], **numbers, **words}
-
-
-def _plain(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as JSON can hold them: nothing where there is no number."""
-    return [{key: None if pd.isna(value) else value for key, value in row.items()} for row in table.to_dict("records")]
-
-
-def about_study(study: Study) -> dict[str, Any]:
-    def about(cohort: Cohort | None) -> dict[str, Any] | None:
-        if cohort is None:
-            return None
-        ill = int(cohort.is_patient.sum())
-        return {"name": cohort.name, "patients": ill, "controls": len(cohort) - ill, "fingerprint": cohort.fingerprint}
-
-    parts = {name: about(getattr(study, name)) for name in ("cohort", "test", "diagnosis_test")}
-    return {**parts, "held_out": study.held_out, "known_subgroups": study.known_subgroups}
 
 
 def _number_of_runs(seeds: int | None, splits: int | None) -> int:

@@ -13,14 +13,16 @@ from scipy.stats import ttest_ind
 
 import phenogroups
 from phenogroups import cli
-from phenogroups.comparison import OUTPUTS, build_methods, compare, kind_of, plan
+from phenogroups.cli.commands import Terminated, say_what_was_compared
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.study import Study
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import METHODS, Classifier, PlainKMeans
+from phenogroups.report.tables import OUTPUTS
 from phenogroups.training.run import RunError
+from phenogroups.workflows.compare import build_methods, compare, kind_of, plan
 
-MODULE = sys.modules["phenogroups.comparison"]
+MODULE = sys.modules["phenogroups.workflows.compare"]
 COMMAND = [sys.executable, "-m", "phenogroups.cli", "compare"]
 QUICK = {"epochs": 1, "steps": 2}
 
@@ -408,7 +410,7 @@ def test_command(features_csv, tmp_path, capsys):
 def test_a_narrow_terminal_loses_no_number(features, tmp_path, capsys):
     found = quick(features, ["classifier", "kmeans"], tmp_path / "c")
     name = "a_name_that_alone_is_as_wide_as_half_a_terminal"
-    cli.say_what_was_compared(replace(found, summary=found.summary.replace("classifier", name)))
+    say_what_was_compared(replace(found, summary=found.summary.replace("classifier", name)))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if name in line]
     assert line.count("±") == 4
     assert "…" not in line
@@ -420,7 +422,7 @@ def test_a_failure_has_an_exit_code(features_csv, tmp_path, capsys):
     assert "morpho_simclr, seed 0, failed: ValueError" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (cli.Terminated, 143)])
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 def test_an_interruption_says_what_is_kept(features_csv, tmp_path, capsys, monkeypatch, stop, code):
     def interrupt(*_, **__):
         raise stop

@@ -9,8 +9,7 @@ from torch import nn
 
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn import drawn_digits, drawn_marks
-from phenogroups.methods import PlainKMeans, SupervisedSubgroups
-from phenogroups.report.saliency import (
+from phenogroups.evaluation.saliency import (
     REFERENCES,
     _log_odds,
     _patches,
@@ -19,6 +18,7 @@ from phenogroups.report.saliency import (
     saliency,
     some_patients,
 )
+from phenogroups.methods import PlainKMeans, SupervisedSubgroups
 
 
 def test_expected_gradients_of_a_linear_gate_are_its_weights_times_the_way():

@@ -1,4 +1,4 @@
-"""From a cohort to the number of its subgroups: embed everybody without any number in mind, then compare numbers."""
+"""From a cohort to the number of its subgroups: embed all subjects, then compare numbers in these embeddings."""
 
 import io
 import json
@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from phenogroups.data.cohort import Cohort
+from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.number import Choice, choose
 from phenogroups.methods import DeepUCSL, Method, settings_of
 from phenogroups.training.em import warmed_up
-from phenogroups.training.run import versions, write_whole
+from phenogroups.training.run import versions
 
 ENCODERS = 3  # that see everybody, each from other first weights
 MOST_SUBJECTS = (
@@ -54,7 +55,7 @@ def number_of_subgroups(
 
 
 def _rows(cohort: Cohort, seed: int) -> np.ndarray:
-    """Of a large cohort, some patients and some controls."""
+    """Rows of at most MOST_SUBJECTS subjects, half of them patients where there are enough."""
     rng = np.random.default_rng(seed)
     ill, well = np.flatnonzero(cohort.is_patient), np.flatnonzero(~cohort.is_patient)
     patients = min(len(ill), max(MOST_SUBJECTS // 2, MOST_SUBJECTS - len(well)))
@@ -63,7 +64,7 @@ def _rows(cohort: Cohort, seed: int) -> np.ndarray:
 
 
 def _embeddings(cohort: Cohort, method: Method, kept: Path | None, told: Told) -> list[np.ndarray]:
-    """What numbers of subgroups are compared in: a table's own features, or what several encoders make of images."""
+    """The vectors in which numbers of subgroups are compared: features, or embeddings of images by several encoders."""
     if cohort.inputs.ndim == 2:
         return [np.asarray(cohort.inputs, np.float64)]
     known = {f.name for f in fields(method)}

@@ -18,11 +18,12 @@ from safetensors.torch import load_file
 from closeness import ABSOLUTE, RELATIVE, assert_same_prediction
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.examples.drawn_table import drawn_table
-from phenogroups.data.tables import TableSpec, read_cohort, resolve_features
-from phenogroups.discovery import discover
+from phenogroups.data.opening import open_table, read_cohort
+from phenogroups.data.tables import TableSpec
 from phenogroups.methods import DeepUCSL, PlainKMeans, Prediction, load
-from phenogroups.prediction import predict_table
 from phenogroups.training.run import RunError, check_writable, new_run_folder, write_model
+from phenogroups.workflows.discover import discover
+from phenogroups.workflows.predict import predict_table
 
 FILES = ["history.csv", "model.safetensors", "recipe.json", "report.html", "report.safetensors"]
 FILES += ["scores.json", "subgroups.csv"]
@@ -30,12 +31,14 @@ QUICK = {"epochs": 2, "steps": 3, "restarts": 1}
 
 PREDICT = """
 import sys, numpy as np, phenogroups
-from phenogroups.data.tables import read_inputs, spec_from_json
-from phenogroups.prediction import predict_table
+from phenogroups.data.inputs import read_inputs
+from phenogroups.data.opening import open_table
+from phenogroups.data.tables import spec_from_json
+from phenogroups.workflows.predict import predict_table
 from phenogroups.training.run import read_recipe
 
 run, table, folder = sys.argv[1:]
-inputs = read_inputs(table, spec_from_json(read_recipe(run)["table"]))
+inputs = read_inputs(open_table(table, spec_from_json(read_recipe(run)["table"])))
 method = phenogroups.load(run)
 together = method.predict_cohort(inputs)
 alone = [method.predict_cohort(inputs[row : row + 1]) for row in (0, 50, 63, 64, 119)]
@@ -61,8 +64,8 @@ def made(request, tmp_path_factory):
         rows |= {f"x{j}": cohort.inputs[:, j] for j in range(6)}
         spec = TableSpec(subject="id")
     pd.DataFrame(rows).to_csv(home / "subjects.csv", index=False)
-    spec = resolve_features(pd.DataFrame(rows), spec)
-    cohort = read_cohort(home / "subjects.csv", spec)
+    table = open_table(home / "subjects.csv", spec)
+    spec, cohort = table.spec, read_cohort(table)
     return home, cohort, discover(cohort, DeepUCSL(**QUICK), home / "run", table=asdict(spec))
 
 
@@ -351,3 +354,12 @@ def test_without_covariates_the_run_says_what_was_not_looked_at(tmp_path, featur
     assert found.confounds is None
     assert "no covariates were given" in found.sentences[-1]
     assert not {"confounds.csv", "profiles.csv", "profiles.tex"} & {path.name for path in (tmp_path / "run").iterdir()}
+
+
+def test_the_training_cohort_is_predicted_once(tmp_path, features, monkeypatch):
+    sizes, predict = [], PlainKMeans.predict_cohort
+    monkeypatch.setattr(PlainKMeans, "predict_cohort", lambda self, who: sizes.append(len(who)) or predict(self, who))
+    train, test = features.split(0.2, 0)
+    discover(features, PlainKMeans(), tmp_path / "run")
+    assert sizes.count(len(train)) == 1
+    assert sizes.count(len(test)) == 1

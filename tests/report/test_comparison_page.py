@@ -7,9 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
-from phenogroups.comparison import EMBEDDED, compare
 from phenogroups.data.examples.drawn import drawn_digits
+from phenogroups.evaluation.projection import EMBEDDED
 from phenogroups.training.cells import _checksum
+from phenogroups.workflows.compare import compare
 
 QUICK = {"epochs": 1, "steps": 2}
 

@@ -188,7 +188,7 @@ def test_who_is_studied(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("epochs = 3", "Expected keys of recipe among method, subgroups, held_out, table, rows, reading, settings. "
+        ("epochs = 3", "Expected keys of recipe among table, rows, reading, method, subgroups, held_out, settings. "
                        "Received: epochs"),
         ("[reading]\npixels = 3", "Expected keys of \\[reading\\] among size, channels, .* Received: pixels"),
         ("[settings]\nepoch = 3", "Expected settings of deep_ucsl among .* Received: epoch"),

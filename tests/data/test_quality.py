@@ -6,9 +6,10 @@ import pytest
 from PIL import Image
 
 from phenogroups import cli
-from phenogroups.data.checking import check_cohort, check_table
+from phenogroups.data.opening import open_table
+from phenogroups.data.quality import check_cohort, check_table
 from phenogroups.data.reading import Reading
-from phenogroups.data.tables import TableSpec, read_table
+from phenogroups.data.tables import TableSpec
 
 SPEC = TableSpec(
     diagnosis="dx", control=("HC",), patient=("SZ",), image="scan", subject="id", group="person",
@@ -35,7 +36,7 @@ def table(tmp_path):
 def check(home, **changes):
     from dataclasses import replace
 
-    return check_table(read_table(home / "subjects.csv"), replace(SPEC, **changes), folder=home)
+    return check_table(open_table(home / "subjects.csv", replace(SPEC, **changes)))
 
 
 def edit(home, row, **cells):
@@ -110,7 +111,7 @@ def unreadable(home):
 @pytest.mark.parametrize(
     ("spoil", "changes", "problems", "warnings"),
     [
-        (unreadable, {}, ["3 files cannot be used", "row 8 (sub-07): 7.png cannot be read",
+        (unreadable, {}, ["Received 3 that are not", "row 8 (sub-07): 7.png cannot be read",
                           "row 10 (sub-09): 9.png does not exist", "row 12 (sub-11): 11.npy holds NaN"], []),
         (copied, {}, [], ["1 input more than once; drop the copies:", "row 1 (sub-00): 0.png = row 2 (sub-01): 1.png"]),
         (copied, {"group": None}, [], ["or give them one group: else one may be held out"]),
@@ -127,7 +128,7 @@ def unreadable(home):
         (lambda h: edit(h, 4, sex="f"), {}, [], ["'F', 'f' in 1 row (sub-04)"]),
         (lambda h: edit(h, 4, age="old"), {}, ["numbers in the covariate 'age'", "'old' in 1 row (sub-04)"], []),
         (lambda h: edit(h, 4, dx="XX"), {}, ["'XX' in 1 row (sub-04)"], []),
-        (lambda h: edit(h, slice(0, 39), dx="HC"), {}, ["Received: no patient"], []),
+        (lambda h: edit(h, slice(0, 39), dx="HC"), {}, ["one class, all controls"], []),
         (lambda h: edit(h, 4, id="sub-05"), {}, ["every subject id once", "2 rows (sub-05, sub-05)"], []),
         (lambda h: edit(h, 4, part="test"), {"split": "part"}, ["every group on one side", "1 on both (p2)"], []),
         (lambda h: edit(h, 4, scan="/etc/hostname"), {}, ["row 5 (sub-04): /etc/hostname leads out of the folder"], []),
@@ -152,7 +153,7 @@ def test_features_and_cohorts(features):
     assert check_cohort(features).may_start
     rows = pd.DataFrame(features.inputs, columns=[f"x{j}" for j in range(6)]).assign(diagnosis=features.diagnosis, x6=1)
     rows.loc[3, "x0":"x5"] = rows.loc[1, "x0":"x5"]
-    found = check_table(read_table(rows), TableSpec())
+    found = check_table(open_table(rows, TableSpec()))
     assert "7 features" in "\n".join(found.facts)
     assert "1 feature with one value in all rows (x6)" in "\n".join(found.warnings)
     assert "row 2 (row2) = row 4 (row4)" in "\n".join(found.warnings)
@@ -167,7 +168,7 @@ def test_the_command_says_whether_to_start(table, capsys):
     unreadable(table)
     assert cli.main(["check", str(table / "subjects.csv"), *COLUMNS]) == 1
     printed = capsys.readouterr().out
-    assert "Problem: 3 files cannot be used" in printed
+    assert "Problem: Expected a readable file in every row. Received 3 that are not" in printed
     assert "Training should not start: 1 problem to mend." in printed
     assert cli.main(["check", str(table / "none.csv"), *COLUMNS]) == 1  # a finding like any other
     assert "which does not exist" in capsys.readouterr().out

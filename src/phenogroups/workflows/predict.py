@@ -8,20 +8,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from phenogroups.data.cache import Progress
 from phenogroups.data.cohort import Cohort, CohortError, refuse_repeated, subgroup_letter
+from phenogroups.data.columns import require_columns, subject_names, typed_covariates
 from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
-from phenogroups.data.layouts import open_table
+from phenogroups.data.inputs import image_paths, read_inputs
+from phenogroups.data.opening import open_table
 from phenogroups.data.streaming import Block, blocks_of, cached_rows, decoded_blocks
-from phenogroups.data.tables import (
-    TableSpec,
-    image_cells,
-    read_covariates,
-    read_inputs,
-    spec_from_json,
-    subject_names,
-)
+from phenogroups.data.tables import Table, spec_from_json
+from phenogroups.data.writing import whole_file
 from phenogroups.methods import Method, Prediction, load
-from phenogroups.training.run import RunError, csv_text, read_recipe, whole_file
+from phenogroups.training.run import RunError, csv_text, read_recipe
 
 PROBLEM = "problem"  # the last column: why a subject has no subgroup
 NAMED = 20  # subjects without one that are named; the column has all
@@ -51,18 +48,18 @@ def predict_table(
     run: str | Path,
     table: str | Path,
     out: str | Path,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     *,
     folder: str | Path | None = None,
     features_file: str | Path | None = None,
     cache: str | Path | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Assigned:
-    """Subgroups of new subjects, read as the run's own table was and written to `out`, whole or not at all.
+    """Subgroups of new subjects, read as the table of the run was, and written atomically to `out`.
 
     `table` may be a folder of images; `folder` is where image paths begin, by default the table's own; `features_file`
     holds the new subjects' features if those of the run came from a file; `cache` is a folder to decode images into.
-    A file that cannot be read costs its row only: it has no subgroup but a `problem`, which `note` is told too.
+    A file that cannot be read affects its row only: it has a `problem` instead of a subgroup, and `note` is called.
     """
     if Path(out).resolve() == Path(table).resolve():
         raise RunError(f"Expected another file to write than the table itself. Received: {out}.")
@@ -77,14 +74,13 @@ def predict_table(
     if (features_file is None) != (spec.features_file is None):
         came = "columns of the table" if spec.features_file is None else "a file of features (--features-file)"
         raise RunError(f"Expected inputs from {came}, as in training. Received: the other. Give what the run had.")
-    found = open_table(table, folder)
-    rows, home = found.rows, Path(folder or found.folder)
-    if Path(table).is_dir():  # columns are called as in training
-        rows = rows.rename(columns={"image": spec.image or "image", "subject": spec.subject or "subject"})
     spec = replace(spec, features_file=None if features_file is None else str(features_file))
+    opened = open_table(table, spec, folder=folder)
+    rows = opened.rows
     subject = subject_names(rows, spec)
     refuse_repeated(subject)
-    covariates = read_covariates(rows, method.covariates, subject)
+    require_columns(rows, method.covariates)
+    covariates = typed_covariates(rows[list(method.covariates)], subject)
     blank = np.zeros((len(rows), 1), np.float32)
     method.check_covariates(Cohort(blank, blank[:, 0], subject, covariates=covariates))  # before anything is decoded
     columns = ["subject", *prediction_columns(Prediction.of_tensors(method.blank()), method), PROBLEM]
@@ -92,9 +88,9 @@ def predict_table(
     kept = None if cache is None else embeddings_folder(Path(cache))  # new subjects are many, and asked for once
     try:
         with whole_file(Path(out)) as file, keeping_embeddings(kept, note or (lambda _: None)):
-            for block in _blocks(rows, spec, home, method.input_shape_, cache, progress):
+            for block in _blocks(opened, method.input_shape_, cache, progress):
                 said = _predict(method, block, subject, covariates).reindex(columns=columns)
-                _count(assigned, said, rows, spec, note)
+                _count(assigned, said, opened, note)
                 file.write(csv_text(said, header=block.rows.start == 0).encode())
                 if progress is not None:
                     progress(block.rows.stop, len(rows))
@@ -107,22 +103,21 @@ def predict_table(
 
 
 def _blocks(
-    rows: pd.DataFrame, spec: TableSpec, home: Path, shape: tuple[int, ...], cache: str | Path | None,
-    progress: Callable[[int, int], None] | None,
-) -> Iterator[Block]:  # fmt: skip
-    if spec.image is None or spec.features_file is not None:
-        inputs = read_inputs(rows, spec, folder=home)
+    table: Table, shape: tuple[int, ...], cache: str | Path | None, progress: Progress | None
+) -> Iterator[Block]:
+    if table.spec.image is None or table.spec.features_file is not None:
+        inputs = read_inputs(table)
         if inputs.shape[1:] != shape:
             raise CohortError(f"Expected {shape[0]} features, as in training. Received: {inputs.shape[1]}.")
         return blocks_of(inputs)
-    cells = image_cells(rows, spec)
+    paths, reading = image_paths(table), table.spec.reading
     if cache is None:
-        return decoded_blocks(cells, home, spec.reading, shape)
-    return blocks_of(*cached_rows(cells, home, spec.reading, shape, Path(cache), progress))
+        return decoded_blocks(paths, reading, shape)
+    return blocks_of(*cached_rows(paths, reading, shape, Path(cache), progress))
 
 
 def _predict(method: Method, block: Block, subject: np.ndarray, covariates: pd.DataFrame) -> pd.DataFrame:
-    """One row per row of the block; empty, with a problem, for whom nothing can be said."""
+    """One row per row of the block; subjects who cannot be assigned have empty cells and a problem."""
     names = pd.DataFrame({"subject": subject[block.rows.start : block.rows.stop]}, index=block.rows)
     problems, found = dict(block.broken), None
     if len(block.inputs):
@@ -137,15 +132,13 @@ def _predict(method: Method, block: Block, subject: np.ndarray, covariates: pd.D
     return said.assign(**{PROBLEM: [problems.get(row, "") for row in block.rows]})
 
 
-def _count(
-    assigned: Assigned, said: pd.DataFrame, rows: pd.DataFrame, spec: TableSpec, note: Callable[[str], None] | None
-) -> None:
+def _count(assigned: Assigned, said: pd.DataFrame, table: Table, note: Callable[[str], None] | None) -> None:
     assigned.sizes.update(said["subgroup"].dropna())
     assigned.undecided += int((said["undecided"] == True).sum())  # noqa: E712, it may be missing
     for row, one in said[said[PROBLEM] != ""].iterrows():
         assigned.broken += 1
         if len(assigned.named) < NAMED:
-            input_ = rows[spec.image].iloc[row] if spec.image is not None else "its row"
+            input_ = "its row" if table.spec.image is None else table.rows[table.spec.image].iloc[row]
             assigned.named.append(f"row {row + 1} ({one['subject']}): {input_} {one[PROBLEM]}")
             if note is not None:
                 note(assigned.named[-1])

@@ -14,13 +14,15 @@ from closeness import ABSOLUTE, RELATIVE
 from phenogroups import cli
 from phenogroups.data import streaming
 from phenogroups.data.cohort import Cohort, CohortError
-from phenogroups.data.reading import Reading
+from phenogroups.data.inputs import read_inputs
+from phenogroups.data.opening import open_table
+from phenogroups.data.reading import ImagePath, Reading
 from phenogroups.data.streaming import blocks_of, cached_rows, decoded_blocks, rows_of_block
-from phenogroups.data.tables import TableSpec, read_inputs, spec_from_json
-from phenogroups.discovery import discover
+from phenogroups.data.tables import TableSpec, spec_from_json
 from phenogroups.methods import Consensus, DeepUCSL, PlainKMeans, load
-from phenogroups.prediction import NAMED, predict_table
 from phenogroups.training.run import read_recipe
+from phenogroups.workflows.discover import discover
+from phenogroups.workflows.predict import NAMED, predict_table
 
 QUICK = {"epochs": 1, "steps": 1, "batch_size": 16}
 SPEC = TableSpec(image="scan", subject="id")
@@ -41,7 +43,7 @@ def home(tmp_path_factory):
     for i in range(24):
         Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(folder / f"{i}.png")
     rows = pd.DataFrame({"id": [f"s{i}" for i in range(24)], "scan": [f"{i}.png" for i in range(24)]})
-    whole = read_inputs(rows, SPEC, folder=folder)
+    whole = read_inputs(open_table(rows, SPEC, folder=folder))
     discover(Cohort(whole, np.arange(24) % 2), DeepUCSL(**QUICK, restarts=1), folder / "run", table=asdict(SPEC))
     rows[:20].to_csv(folder / "whole.csv", index=False)
     spoilt = rows[:20].copy()
@@ -80,7 +82,7 @@ def test_a_broken_file_costs_its_row_only(home, tmp_path, capsys, small_blocks, 
 def test_the_same_as_in_one_go(home, tmp_path, small_blocks):
     predict_table(home / "run", home / "whole.csv", tmp_path / "out.csv")
     spec = spec_from_json(read_recipe(home / "run")["table"])
-    expected = load(home / "run").predict_cohort(read_inputs(home / "whole.csv", spec))
+    expected = load(home / "run").predict_cohort(read_inputs(open_table(home / "whole.csv", spec)))
     found = pd.read_csv(tmp_path / "out.csv")
     np.testing.assert_allclose(found[["p_A", "p_B"]], expected.subgroup, rtol=RELATIVE, atol=ABSOLUTE)
     np.testing.assert_allclose(found["p_patient"], expected.diagnosis, rtol=RELATIVE, atol=ABSOLUTE)
@@ -112,8 +114,8 @@ def test_few_blocks_are_decoded_ahead(home, monkeypatch, small_blocks):
     decoded = []
     original = streaming.read_input
     monkeypatch.setattr(streaming, "read_input", lambda *a: decoded.append(1) or original(*a))
-    cells = [f"{i}.png" for i in range(24)] * 10
-    blocks = decoded_blocks(cells, home, Reading(), (1, 8, 8), workers=2)
+    paths = [ImagePath(f"{i}.png", home) for i in range(24)] * 10
+    blocks = decoded_blocks(paths, Reading(), (1, 8, 8))
     next(blocks)
     blocks.close()
     assert len(decoded) <= 4 * 4  # of 240
@@ -131,13 +133,13 @@ def test_blocks_are_bounded(shape, rows):
 
 
 def test_a_cache_without_broken_rows(home, tmp_path):
-    stored, broken = cached_rows(["0.png", "text.png", "1.png"], home, Reading(), (1, 8, 8), tmp_path)
+    paths = [ImagePath(cell, home) for cell in ("0.png", "text.png", "1.png")]
+    stored, broken = cached_rows(paths, Reading(), (1, 8, 8), tmp_path)
     assert set(broken) == {1}
-    np.testing.assert_array_equal(
-        stored, read_inputs(pd.DataFrame({"scan": ["0.png", "1.png"]}), TableSpec(image="scan"), folder=home)
-    )
+    two = open_table(pd.DataFrame({"scan": ["0.png", "1.png"]}), TableSpec(image="scan"), folder=home)
+    np.testing.assert_array_equal(stored, read_inputs(two))
     with pytest.raises(CohortError, match="every one has shape"):
-        cached_rows(["tall.png"], home, Reading(), (1, 8, 8), tmp_path)
+        cached_rows([ImagePath("tall.png", home)], Reading(), (1, 8, 8), tmp_path)
 
 
 def test_volumes_in_a_folder(tmp_path):

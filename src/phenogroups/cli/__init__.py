@@ -1,0 +1,52 @@
+"""The command line, a thin layer over the workflows."""
+
+import os
+import sys
+from typing import Any
+
+import tyro
+
+from phenogroups.cli.commands import Command, code_of, stopped_by_sigterm
+from phenogroups.cli.options import parse_settings
+from phenogroups.cli.progress import ERR, note, say, training_bar
+
+__all__ = ["main", "parse_settings", "say", "training_bar"]
+
+EPOCHS_ARE_KEPT = "Finished epochs are kept: the same command with --resume goes on."
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; an error that the user can mend is one message, not a traceback."""
+    # threads that sleep between operations instead of spinning: several times faster where cores are shared, and read
+    # only once, when torch is first imported
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    command: Any = tyro.cli(
+        Command,  # pyright: ignore[reportArgumentType]
+        args=arguments,
+        prog="phenogroups",
+        description="Find disease subgroups by contrasting patients with healthy controls.",
+    )
+    try:
+        with stopped_by_sigterm():
+            return command.run() or 0
+    except (ValueError, FloatingPointError, OSError) as error:
+        who, ERR.quiet = "phenogroups, another process" if ERR.quiet else "phenogroups", False
+        by_the_disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+        kept = f" {EPOCHS_ARE_KEPT}" if by_the_disk and has_epochs(command) else ""
+        note(f"{who}: {error}{kept}")
+        return 2
+    except KeyboardInterrupt as stop:
+        kept = "nothing was written"
+        if getattr(command, "cache", None):
+            kept += ", but what was decoded: the same command goes on"
+        note(f"phenogroups: stopped; {EPOCHS_ARE_KEPT if has_epochs(command) else f'{kept}.'}")
+        return code_of(stop)
+
+
+def has_epochs(command: Any) -> bool:
+    """Whether an interrupted command left epochs to resume from."""
+    if "phenogroups.training.checkpoint" not in sys.modules:  # nothing was trained, and an import now takes seconds
+        return False
+    from phenogroups.training.checkpoint import is_kept
+
+    return hasattr(command, "resume") and is_kept(command.out)

@@ -1,0 +1,5 @@
+import sys
+
+from phenogroups.cli import main
+
+sys.exit(main())

@@ -1,0 +1,424 @@
+"""The commands. Heavy imports wait until a command needs them."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.console import Console
+from tyro.conf import Positional, arg, subcommand
+
+from phenogroups.cli.options import CohortOptions, parse_settings, parse_subgroups
+from phenogroups.cli.progress import ERR, OUT, comparing_bar, counting_bar, embedding_words, note, say, training_bar
+
+if TYPE_CHECKING:
+    from phenogroups.data.cohort import Cohort
+    from phenogroups.data.study import Study
+    from phenogroups.evaluation.number import Choice
+    from phenogroups.methods import Method
+    from phenogroups.workflows.compare import Comparison
+    from phenogroups.workflows.discover import Discovery
+
+
+# exit codes: written, but some subjects could not be assigned; stopped, 128 and the number of the signal as in shells
+INCOMPLETE, INTERRUPTED, TERMINATED = 3, 128 + signal.SIGINT, 128 + signal.SIGTERM
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Draw a cohort of digits, find the two ways of writing a seven, and write a run folder with a report."""
+
+    out: Path = Path("phenogroups-demo")
+    """Run folder to write."""
+    subjects: int = 6000
+    """Digits to draw, half of them sevens."""
+    share: float = 0.5
+    """Share of the sevens that have a crossbar."""
+    seed: int = 0
+    """Same seed, same digits and same result."""
+    epochs: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the method's)")] = None
+    """Fewer epochs make a quicker, worse demo."""
+    resume: bool = False
+    """Go on after the last epoch of an interrupted demo; on the same machine, to the same bits."""
+
+    def run(self) -> None:
+        from phenogroups.data.examples.drawn import drawn_digits
+        from phenogroups.methods import build_method
+        from phenogroups.training.run import check_writable
+        from phenogroups.workflows.discover import discover
+
+        check_writable(self.out)
+        method = build_method(
+            "deep_ucsl", {"seed": self.seed} | ({} if self.epochs is None else {"epochs": self.epochs})
+        )
+        with OUT.status(f"drawing {self.subjects} digits"):
+            cohort = drawn_digits(self.subjects, sizes=(1 - self.share, self.share), seed=self.seed)
+        # both find the pen, which is broad or thin in everybody
+        plain = {"kmeans on pixels": "kmeans", "mixture on pixels": "gaussian_mixture"}
+        beside = {words: build_method(name, {"seed": self.seed}) for words, name in plain.items()}
+        with training_bar(method) as progress:
+            found = discover(cohort, method, self.out, beside=beside, progress=progress, resume=self.resume, note=note)
+        say_what_was_found(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discover(CohortOptions):
+    """Find subgroups among the patients of a table (one row per subject), a folder or an example; write a run folder.
+
+    For example: phenogroups discover subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
+    """
+
+    subgroups: Annotated[str | None, arg(metavar="K|K:K|auto", help_behavior_hint="(default: 2, or the recipe's)")] = (
+        None
+    )
+    """How many subgroups to look for; 2:6 or auto (the same) finds out how many there are, if any."""
+    out: Path = Path("phenogroups-run")
+    """Run folder to write."""
+    held_out: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.2, or the recipe's)")] = None
+    """Share of the subjects kept apart to score on, where the cohort does not say who."""
+    method: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: deep_ucsl, or the recipe's)")] = (
+        None
+    )
+    """How subgroups are found; a wrong name lists all."""
+    runs: int = 1
+    """So many runs with seeds of their own; what they agree on is reported, and who is undecided."""
+    seed: int = 0
+    """Same seed, same result."""
+    devices: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 1, or as torchrun says)")] = None
+    """Processes that train together on each machine: one for each GPU, or several on one processor."""
+    nodes: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 1, or as torchrun says)")] = None
+    """Machines that train together, each started with this command (docs/scale.md)."""
+    fine_tune: bool = False
+    """Let an encoder with weights learn too, once the subgroups are found; kept only if that helps the diagnosis."""
+    set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
+    """Any other setting of the method, such as epochs=20 encoder=light; a wrong name lists all."""
+    resume: bool = False
+    """Go on after the last epoch that an interrupted run of this command kept; on the same machine to the same bits."""
+    workers: int = 0
+    """Threads that read ahead from a cohort on disk (--cache); any number gives the same bits."""
+
+    def run(self) -> None:
+        from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
+
+        with keeping_embeddings(embeddings_folder(self.cache), note):
+            self.find()
+
+    def find(self) -> None:
+        import shutil
+        from dataclasses import asdict
+
+        from phenogroups.methods import build_method
+        from phenogroups.training.run import check_writable
+        from phenogroups.workflows.discover import discover, report_none
+
+        check_writable(self.out)
+        chosen = self.chosen()
+        name = self.method or chosen.method
+        least, most = parse_subgroups(self.subgroups or str(chosen.subgroups))
+        settings = {"n_subgroups": least, "seed": self.seed, **chosen.settings_of(name), **parse_settings(self.set)}
+        settings |= {"fine_tune": True} if self.fine_tune else {}
+        method = build_method(name, settings)
+        left = [setting for setting in chosen.settings if setting not in chosen.settings_of(name)]
+        if left:
+            note(f"Settings of the recipe that {name} does not have: {', '.join(left)}.")
+        consensus = {"method": name, "runs": self.runs, "seed": settings.pop("seed")}
+        settings.pop("n_subgroups")
+        if self.runs != 1:  # a wrong setting is said before anything is read
+            build_method("consensus", {**consensus, "settings": settings})
+        self.join(method, searching=most > least)
+        study, table = self.example(), None
+        if study is not None:
+            cohort = study.joined
+        else:
+            cohort, spec = self.read(Path(self.cohort), resized=method.by_lite0)
+            table = asdict(spec)
+        say_encoder(method, cohort)
+        choice = self.choose(cohort, method, least, most) if most > least else None
+        if choice is not None and choice.subgroups == 1:
+            for sentence in report_none(cohort, method, self.out, choice, table=table):
+                say(sentence)
+            shutil.rmtree(self.choosing, ignore_errors=True)
+            say(f"Written: {self.out}. Nothing was trained; --subgroups 2 would cut the patients in two all the same.")
+            return
+        if choice is not None:
+            say(choice.reason)
+            method.set_params(n_subgroups=choice.subgroups)
+        if self.runs != 1:
+            method = build_method("consensus", {**consensus, "n_subgroups": method.n_subgroups, "settings": settings})
+        held_out = chosen.held_out if self.held_out is None else self.held_out
+        with training_bar(method) as progress:
+            found = discover(
+                cohort, method, self.out, held_out=held_out, table=table, choice=choice, progress=progress,
+                resume=self.resume, workers=self.workers, note=note,
+            )  # fmt: skip
+        if found.scores:  # of several processes, the first one's
+            shutil.rmtree(self.choosing, ignore_errors=True)
+            say_what_was_found(found)
+
+    def join(self, method: "Method", *, searching: bool) -> None:
+        """Start or join the other processes; all but the first are silent from then on."""
+        from phenogroups.training.distributed import launch
+
+        several = (self.devices or 1) * (self.nodes or 1) > 1
+        if several:  # said before any other is started
+            method.require_distributed_support()
+        comm = launch(self.devices, self.nodes, getattr(method, "device", "auto"))
+        OUT.quiet = ERR.quiet = comm.rank > 0
+        if searching and comm.world_size > 1:
+            raise ValueError(
+                f"Expected one number of --subgroups in several processes. Received: {self.subgroups}. Look for the "
+                "number in one process (some thousand subjects are enough), then give it."
+            )
+
+    @property
+    def choosing(self) -> Path:
+        """What was computed to find the number of subgroups: beside the run folder until that is written."""
+        return self.out.resolve().with_name(self.out.resolve().name + ".choosing")
+
+    def choose(self, cohort: "Cohort", method: "Method", least: int, most: int) -> "Choice":
+        from phenogroups.data.embeddings import telling_of_embeddings
+        from phenogroups.workflows.choose import number_of_subgroups
+
+        def seen(done: int, total: int) -> None:
+            status.update(f"looking for the number of subgroups: {embedding_words(done, total)}")
+
+        with ERR.status("looking for the number of subgroups") as status, telling_of_embeddings(seen):
+            return number_of_subgroups(
+                cohort, method, least=least, most=most, kept=self.choosing,
+                told=lambda what: status.update(f"looking for the number of subgroups: {what}"),
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(CohortOptions):
+    """Run several methods over several seeds on one cohort and print the paper's table; go on where it was stopped.
+
+    For example: phenogroups compare drawn --methods deep_ucsl simclr kmeans --seeds 3
+    """
+
+    methods: Annotated[tuple[str, ...], arg(metavar="METHOD ...")]
+    """Methods by name, or all; a wrong name lists them."""
+    seeds: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: 3)")] = None
+    """How many: 0, 1, 2, ... Each holds out another part of the cohort, the same for all methods."""
+    splits: Annotated[int | None, arg(metavar="INT", help_behavior_hint="")] = None
+    """Instead of seeds: so many divisions into training and validation part, as in the paper's psychiatry table."""
+    held_out: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.2; of splits 0.1)")] = None
+    """Share of the subjects not trained on, and scored where there is no test cohort."""
+    test: Annotated[Path | None, arg(metavar="TABLE", help_behavior_hint="")] = None
+    """Other people to score on, in a table with the same columns; all of the cohort is then trained on."""
+    subgroups: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: as many as are known, or 2)")] = (
+        None
+    )
+    """How many subgroups to look for."""
+    set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
+    """Settings of all methods that have them, or of one: epochs=20 simclr.temperature=0.5; a wrong name lists all."""
+    fine_tune: bool = False
+    """Let encoders with weights learn too, once subgroups are found; kept only where that helps the diagnosis."""
+    out: Path = Path("phenogroups-compare")
+    """Folder to write, or to go on with."""
+    isolated: bool = True
+    """A process of its own for each cell, which measures its memory and survives its crash."""
+
+    def run(self) -> int:
+        with ERR.status("starting"):
+            from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
+            from phenogroups.workflows.compare import build_methods, check_folder, compare
+
+        chosen = self.chosen()
+        subgroups = self.subgroups or (None if self.recipe is None else chosen.subgroups)
+        settings = {**chosen.settings, **parse_settings(self.set), **({"fine_tune": True} if self.fine_tune else {})}
+        built = build_methods(self.methods, settings, subgroups or 2)  # a wrong one is said before anything is read
+        check_folder(self.out)
+        cohort, test = self.who(resized=any(method.by_lite0 for method in built.values()))
+        try:
+            with comparing_bar() as progress, keeping_embeddings(embeddings_folder(self.cache), note):
+                found = compare(
+                    cohort, self.methods, self.out, seeds=self.seeds, splits=self.splits, n_subgroups=subgroups,
+                    settings=settings, test=test, held_out=self.held_out, isolated=self.isolated, progress=progress,
+                    note=note,
+                )  # fmt: skip
+        except KeyboardInterrupt as stop:
+            note(f"phenogroups: stopped; finished cells are kept in {self.out}, the same command goes on.")
+            return code_of(stop)
+        say_what_was_compared(found)
+        return 1 if found.failures else 0
+
+    def who(self, *, resized: bool) -> "tuple[Cohort | Study, Cohort | None]":
+        """The cohort or example asked for, and the test cohort if there is one."""
+        study = self.example()
+        if study is not None:
+            return study, None
+        cohort, spec = self.read(Path(self.cohort), resized=resized)
+        if self.test is None:
+            return cohort, None
+        test, _ = self.read(self.test, spec)
+        both = sorted({*cohort.group} & {*test.group}) if spec.group or spec.subject else []  # else rows have no names
+        if both:
+            raise ValueError(
+                f"Expected other people in the test table. Received: {', '.join(both[:5])} in both tables "
+                f"({len(both)} in all). Drop them from one."
+            )
+        return cohort, test
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(CohortOptions):
+    """Read a cohort once, say what is in it and what is odd, and whether training should start (exit code 1: no).
+
+    For example: phenogroups check subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
+    """
+
+    def run(self) -> int:
+        from phenogroups.data.cohort import CohortError
+        from phenogroups.data.quality import Findings, check_cohort, check_table
+
+        try:
+            study = self.example()
+            if study is not None:
+                found = check_cohort(study.cohort)
+            else:
+                table, chosen = self.open(Path(self.cohort)), self.chosen()
+                with counting_bar("reading") as progress:
+                    found = check_table(table, subgroups=chosen.subgroups, held_out=chosen.held_out, progress=progress)
+        except CohortError as error:  # so wrong that nothing else could be looked at
+            found = Findings(problems=[str(error)])
+        for fact in found.facts:
+            say(fact)
+        for warning in found.warnings:
+            say(f"Warning: {warning}")
+        for problem in found.problems:
+            say(f"Problem: {problem}")
+        say(found.verdict)
+        return 0 if found.may_start else 1
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Assign the subjects of a new table to the subgroups of an earlier run; needs no diagnosis.
+
+    A file that cannot be read costs its row only: it is named, the others are assigned, and the exit code is 3.
+    """
+
+    run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder written by discover."""
+    table: Annotated[Positional[Path], arg(metavar="TABLE")]
+    """One row per subject, with the columns that the run was trained on; or a folder of images."""
+    folder: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: the table's)")] = None
+    """Where image paths begin, and which they must not leave."""
+    features_file: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Features of the new subjects, if those of the run came from a file."""
+    cache: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Decode images once into a file in this folder, for the next model too; without it, they are read as they go."""
+    out: Annotated[Path | None, arg(metavar="PATH", help_behavior_hint="(default: TABLE with .subgroups.csv)")] = None
+    """CSV to write."""
+
+    def run(self) -> int:
+        from phenogroups.workflows.predict import predict_table
+
+        table = self.table.resolve() if self.table.is_dir() else self.table  # a folder may be called "."
+        out = self.out or table.with_suffix(".subgroups.csv")
+        with counting_bar("predicting") as progress:
+            found = predict_table(
+                self.run_folder, self.table, out, progress, folder=self.folder, features_file=self.features_file,
+                cache=self.cache, note=note,
+            )  # fmt: skip
+        say(str(found))
+        if found.broken:
+            more = f", of which {len(found.named)} are named above" if found.broken > len(found.named) else ""
+            note(f"{found.broken} subjects have no subgroup{more}; the column problem says why.")
+        return INCOMPLETE if found.broken else 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Make the page of an earlier run again, from its folder alone; with --figures also its pictures for a paper."""
+
+    run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder written by discover."""
+    figures: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Also write every figure as PNG and SVG into this folder."""
+
+    def run(self) -> None:
+        from phenogroups.report.page import write_figures, write_page
+
+        say(f"Written: {write_page(self.run_folder)}.")
+        if self.figures is not None:
+            say(f"Written: {len(write_figures(self.run_folder, self.figures))} files in {self.figures}.")
+
+
+Command = (
+    Annotated[Demo, subcommand("demo")]
+    | Annotated[Discover, subcommand("discover")]
+    | Annotated[Compare, subcommand("compare")]
+    | Annotated[Predict, subcommand("predict")]
+    | Annotated[Report, subcommand("report")]
+    | Annotated[Check, subcommand("check")]
+)
+
+
+def say_encoder(method: "Method", cohort: "Cohort") -> None:
+    """Which encoder looks at images, and whether it learns."""
+    from phenogroups.methods import Consensus
+    from phenogroups.networks.encoders import has_weights
+
+    method = method.run(0) if isinstance(method, Consensus) else method
+    if cohort.inputs.ndim == 2 or not hasattr(method, "encoder_for"):
+        return
+    name, weights = method.encoder_for(cohort.inputs), getattr(method, "weights", None)  # pyright: ignore
+    if has_weights(name, weights):
+        learns = "which are fine-tuned" if getattr(method, "fine_tune", False) else "which stay as they are"
+        note(f"Images are seen by the encoder {name} with weights learned elsewhere, {learns}.")
+    else:
+        note(f"Images are seen by the encoder {name}, from random weights.")
+
+
+def say_what_was_found(found: "Discovery") -> None:
+    from phenogroups.report.tables import score_table
+
+    table = score_table(found.scores)
+    table.title = "Scores on the held-out subjects"
+    OUT.print(table)
+    for sentence in found.sentences:
+        say(sentence)
+    say(f"Written: {found.folder}. Open {found.folder / 'report.html'} in a browser.")
+
+
+def say_what_was_compared(found: "Comparison") -> None:
+    from phenogroups.report.tables import comparison_table, legend
+
+    Console(width=500).print(comparison_table(found.summary))  # a narrow terminal folds lines, and loses no number
+    for sentence in legend(found.summary):
+        say(sentence)
+    for failure in found.failures:
+        say(failure)
+    run_now = f"{found.ran} of {len(found.cells)} cells were run now"
+    say(f"Written: {found.folder} ({run_now}). Open {found.folder / 'compare.html'} in a browser.")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, handled like Ctrl-C: background processes of scripts ignore SIGINT."""
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Within this context, SIGTERM stops a command as Ctrl-C does: files stay complete."""
+
+    def stop(*_: object) -> None:
+        raise Terminated
+
+    is_main = threading.current_thread() is threading.main_thread()  # only there can signals be handled
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def code_of(stop: KeyboardInterrupt) -> int:
+    return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED

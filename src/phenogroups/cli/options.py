@@ -1,0 +1,174 @@
+"""Options that several commands share: which cohort, and how its table is read."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from phenogroups.cli.progress import ERR, counting_bar, note, say
+
+if TYPE_CHECKING:
+    from phenogroups.data.cohort import Cohort
+    from phenogroups.data.study import Study
+    from phenogroups.data.tables import Table, TableSpec
+    from phenogroups.recipes import Recipe
+
+Column = Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="")]
+Columns = Annotated[tuple[str, ...], arg(metavar="COLUMN ...", help_behavior_hint="")]
+Words = Annotated[tuple[str, ...], arg(metavar="WORD ...", help_behavior_hint="")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """How a table is read: one row per subject."""
+
+    image: Column = None
+    """Column of image paths; without it, columns of numbers are used."""
+    features: Columns = ()
+    """Columns of numbers; by default all that have no other meaning."""
+    features_file: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Instead of columns: .npy, .npz or .parquet, by subject or with one row per row of the table."""
+    folder: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: the table's)")] = None
+    """Where image paths begin, and which they must not leave."""
+    diagnosis: Annotated[str, arg(metavar="COLUMN")] = "diagnosis"
+    """Column that tells patients from controls."""
+    control: Words = ()
+    """Words of that column that mean control (0 and control are understood)."""
+    patient: Words = ()
+    """Words of that column that mean patient (1 and patient are understood)."""
+    subject: Column = None
+    """Column that names the row; by default row1, row2, ..."""
+    group: Column = None
+    """Column of rows that must stay together, such as both eyes of one person."""
+    covariates: Columns = ()
+    """Columns such as age, sex, site: not learned from."""
+    truth: Column = None
+    """Column of known subgroups, for evaluation only."""
+    split: Column = None
+    """Column whose word train means trained on; all other rows are held out."""
+    size: Annotated[tuple[int, ...], arg(metavar="SIDE ...", help_behavior_hint="")] = ()
+    """Resize images to this (height width, or depth height width); by default, pictures from 64 pixels a side on to
+    224 224, unless another encoder than lite0 is named."""
+    frame: Annotated[tuple[int, ...], arg(metavar="SIDE ...", help_behavior_hint="")] = ()
+    """Then crop or pad them to this about their centre, without a change of scale."""
+    channels: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: as found)")] = None
+    """1 for grey, 3 for colour."""
+    intensity: Annotated[
+        Literal["unit", "minmax", "standardise", "imagenet"] | None,
+        arg(metavar="{unit,minmax,standardise,imagenet}", help_behavior_hint="(default: unit)"),
+    ] = None
+    """What is done to the numbers of each image; unit: integers to 0..1, others as they are."""
+    cache: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: only from 0.5 GB on)")] = None
+    """Decode images once into a file in this folder and train from there, whatever the cohort's size; what a frozen
+    encoder makes of images is kept there too."""
+    recipe: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")] = None
+    """Settings of one of the paper's cohorts, such as odir or odir-fast, or a TOML file; other options win over it."""
+
+    def chosen(self) -> "Recipe":
+        from phenogroups.recipes import Recipe, recipe
+
+        return Recipe() if self.recipe is None else recipe(self.recipe)
+
+    def open(self, source: Path, spec: "TableSpec | None" = None, *, resized: bool = True) -> "Table":
+        """The rows of a table or folder and what their columns mean; a `spec` given is that of an earlier table.
+
+        `resized`: images that suit the default encoder are read at the size that it was trained at.
+        """
+        from phenogroups.data.opening import open_table
+        from phenogroups.data.reading import Reading
+        from phenogroups.data.tables import TableSpec
+
+        given = {f.name: getattr(self, f.name) for f in fields(TableOptions) if getattr(self, f.name) != f.default}
+        if self.features_file is not None:
+            given["features_file"] = str(self.features_file)
+        columns, reading = (
+            {f.name: given[f.name] for f in fields(of) if f.name in given} for of in (TableSpec, Reading)
+        )
+        table = open_table(source, spec or columns, reading, self.chosen(), folder=self.folder, resized=resized)
+        for sentence in table.notes:
+            note(sentence)
+        return table
+
+    def read(
+        self, source: Path, spec: "TableSpec | None" = None, *, resized: bool = True
+    ) -> "tuple[Cohort, TableSpec]":
+        """The cohort, and the spec by which it was read."""
+        from phenogroups.data.opening import read_cohort
+        from phenogroups.data.stored import StoredRows
+
+        table = self.open(source, spec, resized=resized)
+        with counting_bar("reading") as progress:
+            cohort = read_cohort(table, self.cache, progress)
+        images = f"images of shape {cohort.input_shape}" if table.spec.image else f"{cohort.input_shape[0]} features"
+        seen = f"features {', '.join(table.spec.features)}" if table.spec.features else images
+        if isinstance(cohort.inputs, StoredRows):
+            note(f"decoded images are kept in {cohort.inputs.path}; delete it when you need them no more")
+        say(f"{cohort.is_patient.sum()} patients and {(~cohort.is_patient).sum()} controls, {seen}")
+        return cohort, table.spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class CohortOptions(TableOptions):
+    """Which cohort: a table, a folder or an example."""
+
+    cohort: Annotated[Positional[str], arg(metavar="COHORT")]
+    """CSV, TSV or Parquet with one row per subject; a folder: <class>/*, BIDS, one per site, ODIR-5K, Kermany's X-rays
+    or OCT; or an example: drawn, drawn_brains, mnist0 to mnist9, pneumonia."""
+    data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: PHENOGROUPS_DATA)")] = None
+    """Folder of an example's public files."""
+    labels: Annotated[Path | None, arg(metavar="JSON", help_behavior_hint="")] = None
+    """Known subgroups of an example, read by evaluation only."""
+    subjects: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: all)")] = None
+    """So many of an example, for a trial."""
+
+    def example(self) -> "Study | None":
+        """The example of this name; None if a table or folder is meant."""
+        from phenogroups.data.cohort import CohortError
+        from phenogroups.data.examples.named import EXAMPLES, example
+
+        if self.cohort in EXAMPLES:
+            given = [f.name for f in fields(TableOptions) if getattr(self, f.name) != f.default and f.name != "recipe"]
+            given += ["test"] if getattr(self, "test", None) is not None else []
+            chosen = self.chosen()
+            if given or chosen.table or chosen.reading:
+                options = ", ".join(f"--{name.replace('_', '-')}" for name in given) or f"the recipe {chosen.name}"
+                raise ValueError(f"Expected {options} only with a table. Received: the example {self.cohort}.")
+            with ERR.status(f"reading {self.cohort}"):
+                return example(self.cohort, data=self.data, labels=self.labels, subjects=self.subjects)
+        given = [f"--{name}" for name in ("data", "labels", "subjects") if getattr(self, name) is not None]
+        if given or not Path(self.cohort).exists():
+            missing = ", which does not exist" if not given else f" with {', '.join(given)}, which are for examples"
+            raise CohortError(
+                f"Expected a folder, a table of subjects or an example cohort ({', '.join(EXAMPLES)}). "
+                f"Received: {self.cohort}{missing}."
+            )
+        return None
+
+
+def parse_subgroups(words: str) -> tuple[int, int]:
+    """The smallest and the largest number of subgroups; both are 3 for "3"."""
+    try:
+        least, _, most = "2:6".partition(":") if words == "auto" else words.partition(":")
+        numbers = int(least), int(most or least)
+        if 2 <= numbers[0] <= numbers[1]:
+            return numbers
+    except ValueError:
+        pass
+    raise ValueError(f"Expected --subgroups as a number from 2 on, a range such as 2:6, or auto. Received: {words!r}.")
+
+
+def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE pairs; values are JSON, or else words."""
+    import json
+
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"Expected settings as NAME=VALUE. Received: {pair!r}.")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value
+    return settings

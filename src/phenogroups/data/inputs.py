@@ -1,0 +1,115 @@
+"""The inputs of a table: images or features, one row per subject."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from phenogroups.data.cache import Progress, UnusableRows, cached_inputs, too_large_to_hold, user_cache
+from phenogroups.data.cohort import CohortError, name_rows
+from phenogroups.data.columns import require_columns, subject_names
+from phenogroups.data.decoding import UnreadableInput
+from phenogroups.data.features import read_feature_columns, read_features_file
+from phenogroups.data.reading import PRETRAINED_SIDE, ImagePath, read_ahead, read_input, suits_pretrained
+from phenogroups.data.stored import Inputs
+from phenogroups.data.tables import Table, TableSpec
+
+MOST_TRIED = 100  # files that are tried for the first one that can be read
+
+
+def read_inputs(table: Table, *, cache: str | Path | None = None, progress: Progress | None = None) -> Inputs:
+    """Images (rows, channels, ...) or features (rows, features), float32; needs no diagnosis.
+
+    Images that would not fit into memory, or any if `cache` names a folder, are decoded into a file and read from
+    there.
+    """
+    subject, spec = subject_names(table.rows, table.spec), table.spec
+    if spec.features_file is not None:
+        return read_features_file(Path(spec.features_file), subject, named=spec.subject is not None)
+    if spec.image is None:
+        return read_feature_columns(table.rows, spec.features, subject)
+    paths = image_paths(table)
+    inputs: np.ndarray | None = None
+    broken, shapes = {}, {}
+    for row, image in enumerate(() if cache else read_ahead(paths, lambda path: read_input(path, spec.reading))):
+        if isinstance(image, UnreadableInput):
+            broken[row] = str(image)
+        elif inputs is None and too_large_to_hold(len(paths), image):
+            cache = user_cache()
+            break
+        else:
+            inputs = np.empty((len(paths), *image.shape), np.float32) if inputs is None else inputs
+            shapes[row] = image.shape
+            if image.shape == inputs.shape[1:]:
+                inputs[row] = image
+        if progress is not None:
+            progress(row + 1, len(paths))
+    if cache:
+        try:
+            return cached_inputs(paths, spec.reading, Path(cache), progress=progress)
+        except UnusableRows as error:
+            broken, shapes = error.broken, error.shapes
+    refuse_broken(broken, subject, paths)
+    require_one_shape(shapes, subject)
+    return inputs  # pyright: ignore[reportReturnType], a table has a row and none of them is broken
+
+
+def resolve_features(rows: pd.DataFrame, spec: TableSpec) -> TableSpec:
+    """The spec with its feature columns named: every column of numbers that means nothing else."""
+    if spec.image is not None or spec.features or spec.features_file is not None:
+        return spec
+    meant = {spec.diagnosis, spec.subject, spec.group, spec.truth, spec.split, *spec.covariates}
+    left = [column for column in rows.columns if column not in meant]
+    numeric = tuple(column for column in left if pd.to_numeric(rows[column], errors="coerce").notna().any())
+    if not numeric:
+        raise CohortError(
+            "Expected a column of image paths (--image), columns of numbers or a file of them (--features-file). "
+            f"Received: {', '.join(map(repr, rows.columns))}, with no numbers to learn from."
+        )
+    return replace(spec, features=numeric)
+
+
+def resolve_size(table: Table) -> TableSpec:
+    """The spec with the size that the default encoder was trained at, if no other is asked for and images suit it.
+
+    The first image that can be read decides: others may have other sizes.
+    """
+    spec = table.spec
+    if spec.image is None or spec.features_file is not None or spec.reading.size or spec.reading.frame:
+        return spec
+    for path in image_paths(table)[:MOST_TRIED]:
+        try:
+            image = read_input(path.locate(), spec.reading)
+        except UnreadableInput:  # reported with all others when all are read
+            continue
+        size = (PRETRAINED_SIDE, PRETRAINED_SIDE) if suits_pretrained(image) else None
+        return replace(spec, reading=replace(spec.reading, size=size))
+    return spec
+
+
+def image_paths(table: Table) -> list[ImagePath]:
+    require_columns(table.rows, [str(table.spec.image)])
+    return [ImagePath(cell.strip(), table.folder) for cell in table.rows[table.spec.image]]
+
+
+def refuse_broken(broken: Mapping[int, str], subject: np.ndarray, paths: list[ImagePath]) -> None:
+    if broken:
+        raise CohortError(
+            f"Expected a readable file in every row. Received {len(broken)} that are not; mend or drop them:\n"
+            + "\n".join(f"  row {row + 1} ({subject[row]}): {paths[row]} {why}" for row, why in broken.items())
+        )
+
+
+def require_one_shape(shapes: Mapping[int, tuple[int, ...]], subject: np.ndarray) -> None:
+    """`shapes`: of each row."""
+    found = list(shapes.values())
+    expected = max(set(found), key=found.count, default=())
+    other = {row: shape for row, shape in shapes.items() if shape != expected}
+    if other:
+        raise CohortError(
+            f"Expected images of shape {expected}, channels first, as most have. Received: "
+            f"{', '.join(map(str, sorted({*other.values()})[:5]))} in {name_rows(subject[list(other)])}. "
+            "Bring them to one shape (--size, --channels), or drop them."
+        )

@@ -1,0 +1,36 @@
+"""Atomic writing: a file appears complete or not at all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+class RunError(ValueError):
+    """A run folder, or another output, cannot be written or read; the message says why."""
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file that takes its name only when it is complete."""
+    try:
+        with whole_file(path) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise RunError(f"Expected to write {path}. Received: {error}.") from error
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write into, which takes its name only when the block ends without an error."""
+    # the process number: another process may be writing the same file
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as file:  # a new file: a link of that name would lead elsewhere
+            yield file
+            file.flush()
+            os.fsync(file.fileno())  # else the name could reach the disk before the content does
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,83 @@
+"""What is typical of a subgroup: its exemplars, its mean image beside that of other patients, its features."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from phenogroups.data.batches import NUMBERS_AT_ONCE
+from phenogroups.data.cohort import Cohort
+from phenogroups.evaluation.saliency import some_patients
+from phenogroups.methods.base import Prediction
+
+AVERAGED = 2000  # patients whose mean image is taken, at most
+EXEMPLARS, BORDERLINE = 6, 3  # of each subgroup
+
+
+def exemplars(new: Prediction, found: np.ndarray, means: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Patients nearest to the mean of subgroup k, then those of its patients who are least sure; which is which."""
+    members = np.flatnonzero(found == k)
+    distance = np.linalg.norm(new.embedding[members] - means[k], axis=1)
+    by_distance = members[np.argsort(distance, kind="stable")]
+    nearest = by_distance[: min(EXEMPLARS, max(len(members) - BORDERLINE, 1))]
+    rest = np.setdiff1d(members, nearest)
+    unsure = rest[np.argsort(new.subgroup[rest, k], kind="stable")][:BORDERLINE]
+    rows = np.concatenate([nearest, unsure])
+    return rows, np.arange(len(rows)) >= len(nearest)
+
+
+def mean_maps(maps: list[np.ndarray], of_subgroup: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """All maps, and their mean in each subgroup."""
+    if not maps:
+        return np.zeros((0, 1, 1), np.float16), np.zeros((k, 1, 1), np.float16)
+    every = np.stack(maps).astype(np.float32)
+    nothing = np.zeros_like(every[0])
+    means = [every[of_subgroup == i].mean(axis=0) if (of_subgroup == i).any() else nothing for i in range(k)]
+    return every.astype(np.float16), np.stack(means).astype(np.float16)
+
+
+def mean_differences(train: Cohort, subgroup: np.ndarray, k: int) -> np.ndarray:
+    """(k, ...) without channels: the mean image of a subgroup's patients less that of all other patients."""
+    rows = some_patients(train, AVERAGED)
+    sums, counts = np.zeros((k, *train.input_shape[1:])), np.bincount(subgroup[rows], minlength=k)
+    first = 0
+    for block in read_blocks(train, rows):
+        flat = block.mean(axis=1, dtype=np.float64)
+        for i in range(k):
+            sums[i] += flat[subgroup[rows[first : first + len(block)]] == i].sum(axis=0)
+        first += len(block)
+    others, so_many = sums.sum(axis=0), counts.sum()
+    own = [sums[i] / max(counts[i], 1) for i in range(k)]
+    rest = [(others - sums[i]) / max(so_many - counts[i], 1) for i in range(k)]
+    return np.stack([a - b if 0 < n < so_many else 0 * a for a, b, n in zip(own, rest, counts, strict=True)])
+
+
+def control_scale(train: Cohort) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation of each feature among the controls; without controls, among all patients."""
+    inputs = np.asarray(train.inputs, dtype=np.float64)
+    reference = inputs if train.is_patient.all() else inputs[~train.is_patient]
+    # what no control varies in (a lesion that none has) is measured by how all subjects vary
+    scale = np.where(np.ptp(reference, axis=0) > 0, reference.std(axis=0), inputs.std(axis=0))
+    scale[np.ptp(inputs, axis=0) == 0] = np.inf  # a constant makes no difference
+    return reference.mean(axis=0), scale
+
+
+def deviations(cohort: Cohort, rows: np.ndarray, scale: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    return ((np.asarray(cohort.inputs[rows], dtype=np.float64) - scale[0]) / scale[1]).astype(np.float32)
+
+
+def mean_deviations(train: Cohort, members: np.ndarray, scale: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    rows = np.flatnonzero(members)
+    return deviations(train, rows, scale).mean(axis=0) if len(rows) else np.zeros(train.inputs.shape[1], np.float32)
+
+
+def most_different(means: np.ndarray, most: int) -> np.ndarray:
+    """Features on which the subgroups differ most, the first most of all."""
+    spread = np.ptp(means, axis=0) if len(means) > 1 else np.abs(means[0])
+    return np.argsort(-spread, kind="stable")[:most]
+
+
+def read_blocks(cohort: Cohort, rows: np.ndarray) -> Iterator[np.ndarray]:
+    """Inputs of these rows in blocks of bounded memory."""
+    size = max(NUMBERS_AT_ONCE // int(np.prod(cohort.input_shape)), 1)
+    for first in range(0, len(rows), size):
+        yield np.asarray(cohort.inputs[rows[first : first + size]])

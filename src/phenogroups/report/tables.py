@@ -1,0 +1,166 @@
+"""Tables for the terminal, for the page and for LaTeX."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from phenogroups.evaluation.ranking import ALPHA, COSTS, RANKED, TITLES
+from phenogroups.evaluation.scores import SCORE_NAMES, Scores
+
+# the files of a comparison
+OUTPUTS = ("compare.csv", "summary.csv", "compare.json", "table.tex", "compare.png", "compare.svg")
+OUTPUTS += ("compare.html", "embeddings.png", "embeddings.svg")
+NO_HEAD, FAILED = "×", "failed"
+CAPTION = (
+    "Subgroups of patients, and controls beside them. The tests compare the subgroups; p is corrected for the number "
+    "of tests by Holm's method."
+)
+
+
+def score_table(rows: dict[str, Scores]) -> Table:
+    """One row per name for the terminal; a score that is None in all rows gets no column."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("", no_wrap=True)
+    columns = defined(rows)
+    for column in columns:
+        words = SCORE_NAMES[column].split()
+        table.add_column(SCORE_NAMES[column], justify="right", min_width=max(map(len, words)))  # words stay whole
+    for name, scores in rows.items():
+        table.add_row(name, *(format_score(getattr(scores, column)) for column in columns))
+    return table
+
+
+def defined(rows: dict[str, Scores]) -> list[str]:
+    """The scores that at least one row has."""
+    return [name for name in SCORE_NAMES if any(getattr(scores, name) is not None for scores in rows.values())]
+
+
+def format_score(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def shown_columns(summary: pd.DataFrame) -> list[str]:
+    """The columns that at least one method has numbers in."""
+    return [column for column in TITLES if summary[f"{column}_mean"].notna().any()]
+
+
+def comparison_table(summary: pd.DataFrame) -> Table:
+    """The paper's table for the terminal; the best of a column is bold, with a star if it beats every other method."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("", no_wrap=True)
+    columns = shown_columns(summary)
+    for column in columns:
+        table.add_column(TITLES[column].replace(" ", "\n"), justify="right", no_wrap=True)
+    for _, of_kind in summary.groupby("kind", sort=False):
+        for i, row in enumerate(of_kind.to_dict("records")):
+            cells = [Text(_shown(row, column) + star, style) for column, star, style in _marks(summary, row, columns)]
+            table.add_row(_named(row), *cells, end_section=i == len(of_kind) - 1)
+    return table
+
+
+def table_rows(summary: pd.DataFrame) -> list[tuple[str, str, list[tuple[str, bool]]]]:
+    """The same for a page: kind, name, and of each shown column the text and whether it is the best."""
+    columns, rows = shown_columns(summary), []
+    for row in summary.to_dict("records"):
+        marks = _marks(summary, row, columns)
+        cells = [(_shown(row, column) + star.strip(), bool(style)) for column, star, style in marks]
+        rows.append((str(row["kind"]), _named(row), cells))
+    return rows
+
+
+def latex_table(summary: pd.DataFrame, caption: str, label: str = "table:comparison") -> str:
+    """The same as LaTeX, as the paper sets it: scores only, kinds of methods between lines."""
+    columns = [column for column in shown_columns(summary) if column in RANKED]
+    lines = [
+        r"\begin{table}[ht!]", rf"  \caption{{{caption}}}", rf"  \label{{{label}}}", r"  \centering",
+        rf"  \begin{{tabular}}{{l{'c' * len(columns)}}}", r"  \hline",
+        "  " + " & ".join(["Algorithm", *(TITLES[column] for column in columns)]) + r" \\",
+    ]  # fmt: skip
+    for kind, of_kind in summary.groupby("kind", sort=False):
+        lines.append(r"  \hline")
+        for row in of_kind.to_dict("records"):
+            name = latex_text(_named(row)) + " (upper bound)" * (kind == "upper bound")
+            cells = []
+            for column, star, style in _marks(summary, row, columns):
+                text = _shown(row, column).replace("±", r"$\pm$").replace(NO_HEAD, r"$\times$")
+                cells.append((rf"\textbf{{{text}}}" if style else text) + star.strip())
+            lines.append("  " + " & ".join([name, *cells]) + r" \\")
+    return "\n".join([*lines, r"  \hline", r"  \end{tabular}", r"\end{table}", ""])
+
+
+def latex_text(text: str) -> str:
+    """Text with LaTeX's special characters escaped."""
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    """The name of the method, and how many seeds finished if some failed."""
+    partly = row["failed"] and row["seeds"]
+    return row["method"] + (f" ({row['seeds']} of {row['seeds'] + row['failed']} seeds)" if partly else "")
+
+
+def _marks(summary: pd.DataFrame, row: Mapping[str, Any], columns: list[str]) -> Iterator[tuple[str, str, str]]:
+    """For each column: its star, or a blank of the same width, and the style of the best."""
+    for column in columns:
+        if column in COSTS:
+            yield column, "", ""
+            continue
+        star = "*" if row[f"{column}_star"] else " " if summary[f"{column}_star"].any() else ""
+        yield column, star, "bold" if row[f"{column}_best"] else ""
+
+
+def _shown(row: Mapping[str, Any], column: str) -> str:
+    """mean±deviation; a cross where the method has no such output; or "failed"."""
+    mean, deviation = row[f"{column}_mean"], row[f"{column}_deviation"]
+    if pd.isna(mean):
+        return NO_HEAD if row["seeds"] else FAILED
+    if column in COSTS:
+        return f"{mean:.1f}" if column == "seconds" else f"{mean:.0f}"
+    return f"{mean:.3f}" + ("" if pd.isna(deviation) else f"±{deviation:.3f}")
+
+
+def legend(summary: pd.DataFrame) -> list[str]:
+    """The meaning of the marks that occur in the table."""
+    ranked = [column for column in shown_columns(summary) if column in RANKED]
+    several = (summary["seeds"] > 1).any()
+    said = [
+        "Mean±deviation over seeds; bold: the best mean." if several else "At most one seed: no deviation, no test."
+    ]
+    if any(summary[f"{column}_star"].any() for column in ranked):
+        said.append(f"*: better than every other method by Welch's t-test, p <= {ALPHA}; upper bounds not counted.")
+    if any(summary.loc[summary["seeds"] > 0, f"{column}_mean"].isna().any() for column in ranked):
+        said.append(f"{NO_HEAD}: no such answer, as of a method without a diagnosis head.")
+    return said
+
+
+def profiles_latex(table: pd.DataFrame, caption: str = CAPTION, label: str = "table:profiles") -> str:
+    """`profiles` as a table of LaTeX, whose preamble must have booktabs; caption and label are taken as they are."""
+    parts = [column.removeprefix("missing ") for column in table.columns if column.startswith("missing ")]
+    counts = table[[f"missing {part}" for part in parts]].to_numpy()
+    shown = pd.DataFrame(
+        {
+            "": table["variable"].where(table["variable"] != table["variable"].shift(), ""),
+            "value": table["value"],
+            **{part: table[part] for part in parts},
+            "test": table["test"],
+            "effect": (table["effect"] + table["size"].map(" {:.2f}".format)).where(table["effect"] != "", ""),
+            "p": table["p"].map(_p),
+            "corrected p": table["p_corrected"].map(_p),
+            "missing": ["" if pd.isna(row).any() else " / ".join(map(str, row)) for row in counts],
+        }
+    ).replace("–", "--")
+    text = shown.astype(str).to_latex(index=False, escape=True, caption=caption, label=label, position="ht!")
+    text = re.sub("[<>]", r"$\g<0>$", text)  # which old fonts print otherwise
+    text = re.sub(r"(?m)^([\[*])", r"{}\1", text)  # which after a row's end would be its argument
+    return text.replace(r"\begin{tabular}", "\\centering\n\\begin{tabular}")
+
+
+def _p(value: float) -> str:
+    return "" if np.isnan(value) else "<0.001" if value < 0.001 else f"{value:.3f}"

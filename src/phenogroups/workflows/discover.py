@@ -1,0 +1,224 @@
+"""From a cohort to a run folder: split, fit, score the held-out part, write the run folder."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from phenogroups.data.batches import reading_ahead
+from phenogroups.data.cohort import Cohort, subgroup_letter
+from phenogroups.data.writing import write_whole
+from phenogroups.evaluation.alarms import alarms
+from phenogroups.evaluation.confounds import associations, warnings
+from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
+from phenogroups.evaluation.number import Choice
+from phenogroups.evaluation.profiles import profiles
+from phenogroups.evaluation.scores import Scores, score
+from phenogroups.methods import Method, Prediction, name_of, settings_of
+from phenogroups.methods.base import predict_together
+from phenogroups.report.material import Evidence, gather
+from phenogroups.report.page import write_page, write_page_of_none
+from phenogroups.report.sentences import choice_sentences, confound_sentences, diagnostics_sentences, summary
+from phenogroups.report.tables import profiles_latex
+from phenogroups.training.checkpoint import FORMAT as KEPT_FORMAT
+from phenogroups.training.checkpoint import Checkpoint, resume_folder
+from phenogroups.training.em import Progress
+from phenogroups.training.run import (
+    CHOICE,
+    FORMAT,
+    RECIPE,
+    check_writable,
+    new_run_folder,
+    versions,
+    write_csv,
+    write_model,
+)
+from phenogroups.workflows.predict import prediction_columns
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """What a run found; its folder holds the same."""
+
+    method: Method
+    scores: dict[str, Scores]  # of the held-out part
+    diagnostics: dict[str, Diagnostics]  # of the same
+    subgroups: pd.DataFrame  # one row per subject
+    confounds: pd.DataFrame | None  # how subgroups follow covariates; None where there are no covariates
+    profiles: pd.DataFrame | None  # what is usual in each subgroup
+    sentences: list[str]  # the findings in plain words
+    folder: Path
+
+
+def discover(
+    cohort: Cohort,
+    method: Method,
+    folder: str | Path,
+    *,
+    held_out: float = 0.2,
+    table: Mapping[str, Any] | None = None,
+    beside: Mapping[str, Method] | None = None,
+    choice: Choice | None = None,
+    progress: Progress | None = None,
+    resume: bool = False,
+    workers: int = 0,
+    note: Callable[[str], None] = lambda _: None,
+) -> Discovery:
+    """Find subgroups, evaluate them on held-out subjects, and write the run folder.
+
+    `table` says how the cohort's table was read, so that `predict` reads new ones in the same way; `beside` are methods
+    whose scores are shown next to this one's; `choice` says why the method looks for this number of subgroups. Every
+    epoch is saved beside the folder until the run is done: `resume` goes on from what an interrupted run of the same
+    command saved, to the same bits, and tells `note` from where. `workers` threads read ahead from a cohort on disk.
+    Of several processes (`phenogroups.launch`), all train and predict; only the first writes, and the others return
+    the method alone.
+    """
+    folder, table = Path(folder), dict(table or {})
+    check_writable(folder)
+    cohort.require(method.n_subgroups, controls=method.needs_controls)
+    train, test = cohort.split(held_out, method.seed)
+    recipe = _recipe(cohort, method, held_out, table)
+    # of several processes, only the first keeps epochs and reads them
+    first = method.comm.rank == 0
+    kept = Checkpoint(resume_folder(folder), _identity(recipe, method, train), resume, note) if first else Checkpoint()
+    with reading_ahead(workers), kept as checkpoint:
+        own = method.fit_predict_cohort(train, progress=progress, checkpoint=checkpoint)
+        seen, new = predict_together(method, train, own), predict_together(method, test)
+        if seen is None or new is None:
+            return Discovery(method, {}, {}, pd.DataFrame(), None, None, [], folder)
+        found = {name_of(method): new}
+        found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
+        return write_run(folder, method, (train, seen), (test, found), recipe, choice=choice)
+
+
+def write_run(
+    folder: Path,
+    method: Method,
+    trained: tuple[Cohort, Prediction],
+    held_out: tuple[Cohort, dict[str, Prediction]],
+    recipe: Mapping[str, Any],
+    *,
+    choice: Choice | None = None,
+) -> Discovery:
+    """Evaluate a fitted method and write its run folder.
+
+    The first prediction of the held-out subjects is the method's own; others are shown beside it.
+    """
+    (train, seen), (test, found) = trained, held_out
+    new = next(iter(found.values()))
+    scores = {name: score(test, prediction) for name, prediction in found.items()}
+    diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in found.items()}
+    own_scores = next(iter(scores.values()))
+    confounds, profiled = compare_covariates((train, test), (seen, new), method.seed)
+    alarmed = [] if confounds is None else warnings(confounds)
+    alarmed += alarms(test.diagnosis, new, own_scores.class_bacc)
+    answer = [] if choice is None else choice_sentences(choice)
+    findings = summary(method, train, test, new, own_scores, chosen=choice is not None)
+    findings["specific"] = diagnostics_sentences(next(iter(diagnosed.values())))
+    findings["associated"] = confound_sentences(confounds)
+    evidence = Evidence(
+        tuple(alarmed), confounds, profiled, None if choice is None else choice.criteria, " ".join(answer) or None
+    )
+    material = gather(
+        method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
+        feature_names=recipe["table"].get("features") or None, evidence=evidence,
+    )  # fmt: skip
+    tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
+    subgroups = pd.concat(tables, ignore_index=True)
+    history = pd.DataFrame(getattr(getattr(method, "best_run_", method), "history_", []))  # of the run that is shown
+    with new_run_folder(folder) as partial:
+        write_model(partial, recipe, method.state())
+        write_csv(partial / "subgroups.csv", subgroups)
+        write_json(partial / "scores.json", {name: asdict(scores[name]) | asdict(diagnosed[name]) for name in scores})
+        if confounds is not None and profiled is not None:
+            write_csv(partial / "confounds.csv", confounds)
+            write_csv(partial / "profiles.csv", profiled)
+            write_whole(partial / "profiles.tex", profiles_latex(profiled))
+        if choice is not None:
+            write_choice(partial, choice)
+        if len(history):
+            write_csv(partial / "history.csv", history)
+        material.write(partial)
+        write_page(partial)  # from the folder, as `phenogroups report` does
+    sentences = [*alarmed, *answer, *(sentence for of_question in findings.values() for sentence in of_question)]
+    return Discovery(method, scores, diagnosed, subgroups, confounds, profiled, sentences, folder)
+
+
+def _recipe(cohort: Cohort, method: Method, held_out: float, table: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "method": name_of(method),
+        "settings": settings_of(method),
+        "input_shape": list(cohort.input_shape),
+        "cohort": {"name": cohort.name, "subjects": len(cohort), "fingerprint": cohort.fingerprint},
+        "held_out": held_out,
+        "table": table,
+    }
+
+
+def _identity(recipe: Mapping[str, Any], method: Method, train: Cohort) -> dict[str, Any]:
+    """All that the bits of a trained method depend on, except machine and threads."""
+    trained_on = "\x1f".join(train.subject.astype(str)) + train.covariates[list(method.covariates)].to_csv()
+    return {
+        **{name: recipe[name] for name in ("method", "settings", "held_out")},
+        "cohort": recipe["cohort"]["fingerprint"],
+        "trained_on": sha256(trained_on.encode()).hexdigest(),
+        "versions": versions(),
+        "format": KEPT_FORMAT,
+    }
+
+
+def report_none(
+    cohort: Cohort, method: Method, folder: str | Path, choice: Choice, *, table: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Write a run folder without a model that says why no subgroups were found; returns its sentences."""
+    sentences = choice_sentences(choice)
+    recipe = {"format": FORMAT, **_recipe(cohort, method, 0.0, dict(table or {})), "versions": versions()}
+    with new_run_folder(folder) as partial:
+        write_choice(partial, choice)
+        write_json(partial / RECIPE, recipe)
+        write_page_of_none(
+            partial, title=f"No subgroups of {cohort.name}", sentences=sentences, criteria=choice.criteria,
+            recipe=recipe,
+        )  # fmt: skip
+    return sentences
+
+
+def write_choice(folder: Path, choice: Choice) -> None:
+    write_csv(folder / "criteria.csv", choice.criteria)
+    answer = {"subgroups": choice.subgroups, "reason": choice.reason, "p": choice.p, "p_shuffled": choice.p_shuffled}
+    write_json(folder / CHOICE, answer)
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_whole(path, json.dumps(content, indent=2) + "\n")
+
+
+def compare_covariates(
+    cohorts: tuple[Cohort, ...], predictions: tuple[Prediction, ...], seed: int
+) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
+    """Confounds and profiles of all subjects; None where the cohort has no covariates.
+
+    The held-out subjects alone are few, and the method has not seen the covariates of those it was trained on.
+    """
+    covariates = pd.concat([cohort.covariates for cohort in cohorts], ignore_index=True)
+    if covariates.shape[1] == 0:
+        return None, None
+    diagnosis, group = (np.concatenate([getattr(c, what) for c in cohorts]) for what in ("diagnosis", "group"))
+    subgroup = np.concatenate([prediction.subgroup for prediction in predictions])
+    letters = np.array([subgroup_letter(k) for k in subgroup.argmax(axis=1)])
+    found = associations(subgroup, diagnosis, covariates, group, seed)
+    return found, profiles(letters, diagnosis == 1, covariates, group, seed)
+
+
+def subgroup_table(cohort: Cohort, prediction: Prediction, part: str, method: Method) -> pd.DataFrame:
+    """One row per subject; a control has probabilities but no subgroup."""
+    columns = prediction_columns(prediction, method)
+    columns["subgroup"] = np.where(cohort.is_patient, columns["subgroup"], "")
+    columns["undecided"] = cohort.is_patient & columns["undecided"]
+    diagnosis = np.where(cohort.is_patient, "patient", "control")
+    return pd.DataFrame({"subject": cohort.subject, "part": part, "diagnosis": diagnosis, **columns})
