@@ -19,7 +19,7 @@ from phenogroups.cli import parse_settings, say
 from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
 from phenogroups.data.examples.pneumonia import pneumonia
 from phenogroups.methods import build_method, settings_of
-from phenogroups.methods.base import DeepMethod
+from phenogroups.methods.deep import DeepMethod
 from phenogroups.training.run import versions, write_whole
 
 

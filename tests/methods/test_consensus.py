@@ -19,9 +19,9 @@ from phenogroups.data.cohort import Cohort
 from phenogroups.data.tables import TableSpec, read_cohort
 from phenogroups.discovery import discover
 from phenogroups.methods import METHODS, Consensus, PlainKMeans, build_method, load, settings_of
-from phenogroups.methods.base import Prediction
 from phenogroups.methods.consensus import AGREEING, align
 from phenogroups.methods.kmeans import Means
+from phenogroups.methods.prediction import Prediction
 from phenogroups.prediction import predict_table
 from phenogroups.training.run import RunError
 

@@ -12,7 +12,7 @@ from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import UNKNOWN, Cohort
 
 if TYPE_CHECKING:
-    from phenogroups.methods.base import Prediction
+    from phenogroups.methods.prediction import Prediction
 
 Reading = Literal["gate", "centroid"]  # where subgroups are read from: subgroup or by_centroid of a Prediction
 

@@ -14,10 +14,11 @@ from torch import Tensor
 from phenogroups.data.augment import Augmentation
 from phenogroups.data.untrusted import check_types, shortened
 from phenogroups.methods.autoencoder import Autoencoder
-from phenogroups.methods.base import MEANS, DeepMethod, Method, Prediction
+from phenogroups.methods.base import MEANS, Method
 from phenogroups.methods.byol import BYOL
 from phenogroups.methods.classifier import Classifier
 from phenogroups.methods.consensus import Consensus
+from phenogroups.methods.deep import DeepMethod
 from phenogroups.methods.deep_cluster import DeepCluster
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL
 from phenogroups.methods.foundation import Foundation
@@ -26,6 +27,7 @@ from phenogroups.methods.hydra import HYDRA
 from phenogroups.methods.kmeans import PlainKMeans
 from phenogroups.methods.mixture_of_experts import MixtureOfExperts
 from phenogroups.methods.pcl import PCL
+from phenogroups.methods.prediction import Prediction
 from phenogroups.methods.scan import SCAN
 from phenogroups.methods.simclr import SimCLR
 from phenogroups.methods.supcon import SupCon

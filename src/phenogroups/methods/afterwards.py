@@ -9,7 +9,7 @@ from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_k
 from phenogroups.clustering.linear import Hyperplane, logistic_hyperplane
 from phenogroups.clustering.space import Scaler, scaling
 from phenogroups.clustering.sums import ALONE, Sums
-from phenogroups.methods.base import DeepMethod
+from phenogroups.methods.deep import DeepMethod
 from phenogroups.networks.network import Network
 
 

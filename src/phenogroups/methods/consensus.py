@@ -19,7 +19,9 @@ from phenogroups.clustering.consensus import consensus_labels
 from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.base import EYES, Method, Prediction
+from phenogroups.methods.base import Method
+from phenogroups.methods.deep import EYES
+from phenogroups.methods.prediction import Prediction
 from phenogroups.training.checkpoint import Checkpoint, under
 from phenogroups.training.em import Progress
 

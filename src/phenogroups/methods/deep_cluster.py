@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from phenogroups.clustering.kmeans import sinkhorn_kmeans
 from phenogroups.clustering.matching import match_members
 from phenogroups.data.batches import Batch
-from phenogroups.methods.base import DeepMethod
+from phenogroups.methods.deep import DeepMethod
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.heads import projection
 from phenogroups.networks.network import Network

@@ -25,7 +25,7 @@ from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.losses import class_balance, experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
-from phenogroups.methods.base import DeepMethod, cosine
+from phenogroups.methods.deep import DeepMethod, cosine
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
 from phenogroups.training.checkpoint import Checkpoint

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from phenogroups.methods.base import DeepMethod
+from phenogroups.methods.deep import DeepMethod
 
 
 @dataclass(frozen=True)

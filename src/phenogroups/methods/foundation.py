@@ -15,7 +15,8 @@ from phenogroups.clustering.space import Scaler
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.afterwards import CentroidsAndHyperplane, centroids_of
-from phenogroups.methods.base import Prediction, restored_encoder
+from phenogroups.methods.prediction import Prediction
+from phenogroups.methods.restoring import restored_encoder
 from phenogroups.methods.without_network import WithoutNetwork
 from phenogroups.networks.encoders import Encoder, build_encoder, default_encoder, has_weights, is_lite0
 from phenogroups.networks.weights import RANDOM

@@ -11,7 +11,8 @@ from torch import Tensor
 from phenogroups.data.batches import read_in_blocks
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.base import Method, Prediction
+from phenogroups.methods.base import Method
+from phenogroups.methods.prediction import Prediction
 from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Progress
 

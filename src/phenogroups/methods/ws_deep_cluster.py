@@ -15,7 +15,7 @@ from phenogroups.clustering.matching import match_members
 from phenogroups.clustering.space import Scaler, scaling
 from phenogroups.data.batches import Batch
 from phenogroups.losses import class_balance
-from phenogroups.methods.base import DeepMethod
+from phenogroups.methods.deep import DeepMethod
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
 

@@ -22,7 +22,8 @@ from phenogroups.clustering.matching import match_labels
 from phenogroups.data.batches import NUMBERS_AT_ONCE
 from phenogroups.data.cohort import UNKNOWN, Cohort
 from phenogroups.data.untrusted import check_types, parse_json, read_limited
-from phenogroups.methods.base import Method, Prediction, means_of
+from phenogroups.methods.base import Method, means_of
+from phenogroups.methods.prediction import Prediction
 from phenogroups.report.saliency import REFERENCES, saliency, some_patients
 from phenogroups.training.run import MATERIAL, RunError, member, write_whole
 
