@@ -3,13 +3,14 @@
 Every finished cell (a method and a seed) is at once a file of its own in the folder, named by all that it depends on.
 """
 
+import importlib
 import json
 import math
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from phenogroups.evaluation import ranking
 from phenogroups.evaluation.ranking import COSTS, KINDS, RANKED, TITLES
 from phenogroups.evaluation.scores import SCORE_NAMES, score
 from phenogroups.methods import METHODS, Method, Prediction, build_method, settings_of
+from phenogroups.methods.registry import class_of
 from phenogroups.training.cells import Cell, Cells, Found
 from phenogroups.training.isolated import Isolated, JobFailed, peak_memory_mb
 from phenogroups.training.run import RunError, versions, write_whole
@@ -141,7 +143,7 @@ def build_methods(names: Sequence[str], settings: Mapping[str, Any], n_subgroups
     strange = [name for name in names if name not in METHODS]
     if strange:
         raise ValueError(f"Expected methods among {', '.join(METHODS)}, or all. Received: {', '.join(strange)}.")
-    known = {name: [f.name for f in fields(METHODS[name]())] for name in names}
+    known = {name: class_of(name).setting_names() for name in names}
     chosen: dict[str, dict[str, Any]] = {name: {"n_subgroups": n_subgroups} for name in names}
     for key in sorted(settings, key=lambda key: "." in key):  # what is meant for one method counts more
         name, _, setting = key.rpartition(".")
@@ -216,6 +218,7 @@ def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float | s
         with keeping_embeddings(job["embeddings"], lambda _: None):
             return run_cell(study, {**job, "embeddings": None}, progress)
     train, scored, diagnosed = study.parts(job["seed"])
+    importlib.import_module(job["module"])  # a method of the caller's own is registered there
     method = build_method(job["method"], job["settings"])
     began = time.perf_counter()
     with telling_of_embeddings(lambda done, total: progress(f"embedding images {done:,} of {total:,}")):
@@ -281,8 +284,8 @@ def _run_one(
 ) -> dict[str, Any]:
     """Numbers, or why there are none: one method's failure does not stop the others."""
     job = {
-        "method": cell.method, "settings": cell.settings, "seed": cell.seed, "threads": torch.get_num_threads(),
-        "embeddings": kept_in(),
+        "method": cell.method, "module": class_of(cell.method).__module__, "settings": cell.settings,
+        "seed": cell.seed, "threads": torch.get_num_threads(), "embeddings": kept_in(),
     }  # fmt: skip
     try:
         if worker is not None:

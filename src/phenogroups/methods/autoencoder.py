@@ -18,7 +18,17 @@ from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class Autoencoder(ClusteredAfterwards):
+class Autoencoder(ClusteredAfterwards, name="autoencoder"):
+    """
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["autoencoder"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     needs_controls: ClassVar[bool] = False
     shares: ClassVar[bool] = False  # the decoder would have to copy inputs that other processes read
 

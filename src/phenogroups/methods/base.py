@@ -1,7 +1,8 @@
 """What every method is: a dataclass of settings that is also a scikit-learn estimator."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,39 +16,88 @@ from phenogroups.clustering.matching import largest_first
 from phenogroups.clustering.sums import ALONE, Sums
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.stored import Inputs
-from phenogroups.data.untrusted import check_types
+from phenogroups.methods.documentation import complete_docstring
 from phenogroups.methods.prediction import Prediction
+from phenogroups.methods.registry import MEANS, METHODS, ORDER, from_json, register
+from phenogroups.methods.settings import AtLeast, check_limits, check_shapes
 from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Progress
 from phenogroups.training.ranks import Ranks, current
 
-LEAST = {  # of settings that count
-    "n_subgroups": 2, "epochs": 1, "batch_size": 2, "restarts": 1, "warmup": 0, "n_starts": 1, "components": 1,
-    "neighbours": 1, "latent": 1, "fine_tune_epochs": 1, "n_consensus": 1, "iterations": 1, "backbone_rate": 0,
-    "runs": 2,
-}  # fmt: skip
-MEANS, ORDER = "subgroup_means", "subgroup_order"  # names of these tensors in a model file
-BY_SUBGROUP = ("centroids", "means", "log_sizes", "log_heights", "phi")  # beliefs that have a row for each subgroup
-
 
 @dataclass(eq=False, repr=False)
 class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
-    """`fit` a cohort or arrays, then ask for diagnosis, subgroup and embedding. What is learned ends in `_`."""
+    """A method that finds subgroups among patients: the base class of all.
 
-    n_subgroups: int = 2  # how many subgroups are looked for among the patients
-    seed: int = 0  # same seed, same bits, on one machine with one number of threads
+    It is a scikit-learn estimator: the constructor records the settings, `fit` learns, and the names of what is learned
+    end in `_`. A subclass documents its own settings in its docstring; those of its parents are added. With a name
+    (``class SimCLR(DeepMethod, name="simclr")``) it is registered in `METHODS` as soon as it is defined.
 
-    needs_controls: ClassVar[bool] = True  # whether the diagnosis is learned from
-    reads_truth: ClassVar[bool] = False  # whether it is told the known subgroups, as only an upper bound may be
+    Parameters
+    ----------
+    n_subgroups
+        Number of subgroups to look for among the patients.
+    seed
+        Seed of all random numbers. On one machine with one number of threads, the same seed gives the same bits.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_subjects,)
+        Subgroup of each training patient, the largest being 0; -1 for controls.
+    subgroup_means_ : ndarray of shape (n_subgroups, n_dims)
+        Mean embedding of the training patients of each subgroup; NaN for an empty one.
+    classes_ : ndarray of shape (2,)
+        Values of the diagnosis: control, patient.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> from phenogroups.methods import Method
+    >>> method = METHODS["kmeans"](n_subgroups=3)
+    >>> isinstance(method, Method)
+    True
+    >>> sorted(set(method.fit(drawn_table(80)).labels_.tolist()))
+    [-1, 0, 1, 2]
+    """
+
+    n_subgroups: Annotated[int, AtLeast(2)] = 2
+    seed: int = 0
+
+    needs_controls: ClassVar[bool] = True  # whether the method learns from the diagnosis
+    reads_truth: ClassVar[bool] = False  # whether it learns from the known subgroups, as only an upper bound may
     shares: ClassVar[bool] = False  # whether several processes can train it together
+
+    def __init_subclass__(
+        cls, name: str | None = None, presets: Mapping[str, Mapping[str, Any]] | None = None, **kwargs: Any
+    ) -> None:
+        """Complete the docstring; register the class under `name`, and with other defaults under those of `presets`."""
+        super().__init_subclass__(**kwargs)
+        complete_docstring(cls)
+        if name is not None:
+            register(name, cls, presets or {})
 
     def fit(
         self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> Self:  # fmt: skip
-        """Learn from a cohort, or from inputs X and diagnosis y: of its two values, the greater is the patient.
+        """Find subgroups among the patients.
 
-        `checkpoint` keeps every epoch, so that whoever is interrupted can go on; `discover` makes one.
+        Parameters
+        ----------
+        X
+            A cohort, or inputs of shape (n_subjects, n_features), (n_subjects, channels, height, width) or
+            (n_subjects, channels, depth, height, width).
+        y
+            Diagnosis of each subject where X is no cohort; the greater of its two values is the patient.
+        progress
+            Called with a dict after every epoch.
+        checkpoint
+            Saves every epoch, so that an interrupted training can be resumed; `discover` makes one.
+
+        Returns
+        -------
+        Method
+            The method itself, fitted.
         """
         self.check_settings()
         if self.sums.world > 1:
@@ -79,8 +129,6 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     def require_shares(self) -> None:
         """Raise where several processes cannot train this."""
         if not self.shares:
-            from phenogroups.methods import METHODS  # here, as the table of methods names this one too
-
             able = ", ".join(name for name, make in METHODS.items() if make().shares)
             raise ValueError(
                 f"Expected a method that several processes can train together: {able}. Received: "
@@ -109,29 +157,43 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         return []
 
     def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:
-        """Everything the method says of these subjects; their diagnosis is not looked at."""
+        """Predict subgroup, diagnosis and embedding together.
+
+        Parameters
+        ----------
+        X
+            A cohort, or inputs as in `fit`. A diagnosis is not read.
+
+        Returns
+        -------
+        Prediction
+            Everything that the method says of these subjects.
+        """
         check_is_fitted(self)
         return self._predict(self._inputs(X)).in_order(self.by_size_)
 
     def predict(self, X: Cohort | ArrayLike) -> np.ndarray:
+        """Predict the diagnosis of each subject: one of `classes_`."""
         patient = self.predict_proba(X).argmax(axis=1)
         return self.classes_[patient]
 
     def predict_proba(self, X: Cohort | ArrayLike) -> np.ndarray:
-        """(n, 2): probability of control and of patient."""
+        """Predict the probabilities of control and patient: an array of shape (n_subjects, 2)."""
         ill = self.predict_cohort(X).diagnosis
         if ill is None:
             raise AttributeError(f"{type(self).__name__} has no diagnosis head: it was trained on patients only.")
         return np.stack([1 - ill, ill], axis=1)
 
     def predict_subgroup(self, X: Cohort | ArrayLike) -> np.ndarray:
+        """Predict the likeliest subgroup of each subject, from 0 on."""
         return self.predict_subgroup_proba(X).argmax(axis=1)
 
     def predict_subgroup_proba(self, X: Cohort | ArrayLike) -> np.ndarray:
+        """Predict the probability of each subgroup: an array of shape (n_subjects, n_subgroups)."""
         return self.predict_cohort(X).subgroup
 
     def transform(self, X: Cohort | ArrayLike) -> np.ndarray:
-        """The embedding (n, dims)."""
+        """Embed subjects: an array of shape (n_subjects, n_dims)."""
         return self.predict_cohort(X).embedding
 
     def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> Self:
@@ -155,12 +217,22 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         return {**self.tensors(), **own}
 
     def check_settings(self) -> None:
-        """Raise where a setting is not of its declared type, before anything is read or trained."""
-        check_types(self)
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.name in LEAST and value is not None and value < LEAST[f.name]:
-                raise ValueError(f"Expected {f.name} of at least {LEAST[f.name]}. Received: {value!r}.")
+        """Raise where a setting is not of its declared type or below its limit, before anything is read or trained."""
+        check_limits(self)
+
+    # settings as JSON holds them, for recipes and the command line
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        return [f.name for f in fields(cls)]
+
+    @classmethod
+    def parse_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of the constructor from settings that came as JSON."""
+        return {name: from_json(value) for name, value in settings.items()}
+
+    def settings_for_json(self) -> dict[str, Any]:
+        """All settings by the names that `parse_settings` takes."""
+        return self.get_params(deep=False)
 
     # what a method supplies
     def tensors(self) -> dict[str, Tensor]:
@@ -203,10 +275,8 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         for name, size in sizes.items():
             if size != expected[name]:
                 raise ValueError(f"Expected {name} of shape {expected[name]}. Received: {size}.")
-        beliefs = vars(self.beliefs_) if hasattr(self, "beliefs_") else {}
-        for name, values in beliefs.items():
-            if name in BY_SUBGROUP and (values.ndim == 0 or len(values) != self.n_subgroups):
-                raise ValueError(f"Expected {name} of {self.n_subgroups} subgroups. Received: {tuple(values.shape)}.")
+        if hasattr(self, "beliefs_"):
+            check_shapes(self.beliefs_, subgroups=self.n_subgroups)
         if not all(values.is_floating_point() for values in blank.values()):
             raise ValueError("Expected tensors of floating numbers. Received: others.")
 
@@ -244,6 +314,9 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
             )
         # whoever comes without a diagnosis is checked at the same door
         return inputs if isinstance(X, Cohort) else Cohort(inputs, np.zeros(len(inputs))).inputs
+
+
+complete_docstring(Method)
 
 
 def means_of(embedding: np.ndarray, labels: np.ndarray, n_subgroups: int, sums: Sums = ALONE) -> np.ndarray:

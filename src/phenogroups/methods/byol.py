@@ -14,8 +14,23 @@ from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class BYOL(ClusteredAfterwards):
-    decay: float = 0.99  # how slowly the teacher follows, per step; the paper's 0.996 to 1 is for longer trainings
+class BYOL(ClusteredAfterwards, name="byol"):
+    """
+    Parameters
+    ----------
+    decay
+        Decay of the teacher's moving average per step; the paper's 0.996 to 1 is for longer trainings.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["byol"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    decay: float = 0.99
 
     needs_controls: ClassVar[bool] = False
     views: ClassVar[int] = 2

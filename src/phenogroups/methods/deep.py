@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from phenogroups.methods.base import Method
 from phenogroups.methods.fine_tuning import balanced_log_losses, some_apart
 from phenogroups.methods.prediction import Prediction
 from phenogroups.methods.restoring import require_tensors, restored_encoder
+from phenogroups.methods.settings import AtLeast
 from phenogroups.networks.encoders import (
     MLP,
     Encoder,
@@ -38,24 +39,76 @@ EYES = "eyes."  # before the names of a frozen encoder's tensors in a model file
 
 @dataclass(eq=False, repr=False)
 class DeepMethod(Method):
-    """A method with a network: supplies the hooks of the EM loop in `phenogroups.training.em`."""
+    """A method with a network, trained by the EM loop of `phenogroups.training.em`.
 
-    encoder: str = "auto"  # a name in networks.encoders, hf:NAME, or auto: mlp, light or lite0, by the inputs
-    weights: str | None = (
-        None  # of the encoder: a file, imagenet (for resnet18), random, or None: its own if it has any
-    )
-    fine_tune: bool | Literal["throughout"] = False  # whether an encoder with weights learns; throughout: as published
-    fine_tune_epochs: int = 2  # of fine-tuning after the subgroups are found, at most
-    backbone_rate: float = 0.1  # learning rate of an encoder with weights that learns, as a share of the heads'
-    augmentation: str | Augmentation = "auto"  # a name in data.augment or its numbers
-    epochs: int = 6  # E-steps and M-steps, at most
-    steps: int = 40  # at least so many gradient steps per epoch: small cohorts are passed several times
-    batch_size: int = 256
+    A subclass supplies the hooks `heads`, `losses`, `e_step` and `read`; the others have defaults.
+
+    Parameters
+    ----------
+    encoder
+        A name in `phenogroups.networks.encoders`, ``hf:NAME`` for a model of transformers, or ``auto``: ``mlp``,
+        ``light`` or ``lite0``, by the inputs.
+    weights
+        First weights of the encoder: a file, ``imagenet`` (for ``resnet18``), ``random``, or None: its own if it has
+        any.
+    fine_tune
+        Whether an encoder with pretrained weights is trained. True: once the subgroups are found, kept only if held-out
+        diagnosis improves; ``throughout``: from the first epoch on, as published.
+    fine_tune_epochs
+        Largest number of epochs of fine-tuning.
+    backbone_rate
+        Learning rate of a pretrained encoder that is trained, as a share of that of the heads.
+    augmentation
+        A name in `phenogroups.data.augment`, or an `Augmentation`.
+    epochs
+        Largest number of epochs, each of one E-step and one M-step.
+    steps
+        Smallest number of gradient steps per epoch; a small cohort is passed over several times.
+    batch_size
+        Number of subjects per gradient step.
+    learning_rate
+        Largest learning rate of Adam.
+    schedule
+        How the learning rate changes over the epochs.
+    settle
+        Whether the statistics of batch normalisation are recalibrated on inputs without augmentation at the end.
+    device
+        Accelerator of Fabric: ``auto``, ``cpu``, ``gpu`` or ``mps``.
+    precision
+        Precision of Fabric.
+
+    Attributes
+    ----------
+    network_ : Network
+        The trained encoder and heads.
+    beliefs_ : dataclass of tensors
+        What the last E-step concluded.
+    history_ : list of dict
+        Losses and diagnostics of every epoch.
+
+    Examples
+    --------
+    >>> from phenogroups import DeepUCSL, drawn_table
+    >>> from phenogroups.methods import DeepMethod
+    >>> method = DeepUCSL(epochs=2, steps=2).fit(drawn_table(80))
+    >>> isinstance(method, DeepMethod), len(method.history_)
+    (True, 2)
+    """
+
+    encoder: str = "auto"
+    weights: str | None = None
+    fine_tune: bool | Literal["throughout"] = False
+    fine_tune_epochs: Annotated[int, AtLeast(1)] = 2
+    backbone_rate: Annotated[float, AtLeast(0)] = 0.1
+    augmentation: str | Augmentation = "auto"
+    epochs: Annotated[int, AtLeast(1)] = 6
+    steps: int = 40
+    batch_size: Annotated[int, AtLeast(2)] = 256
     learning_rate: float = 1e-3
-    schedule: Literal["cosine", "constant"] = "cosine"  # of the learning rate
-    settle: bool = True  # take batch normalisation's statistics from plain inputs at the end
-    device: str = "auto"  # as Fabric's accelerator: auto, cpu, gpu, mps
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"  # as Fabric's precision
+    schedule: Literal["cosine", "constant"] = "cosine"
+    settle: bool = True
+    device: str = "auto"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
 
     views: ClassVar[int] = 1  # augmented versions of each input per batch
     e_step_each_epoch: ClassVar[bool] = True  # False: one E-step, at the end

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from phenogroups.clustering.gaussians import Gaussians
 from phenogroups.methods.adjustable import Adjustable
+from phenogroups.methods.settings import AtLeast, Shape
 
 FAINTEST = 1e-6  # variance of a component, as a share of the first, that scikit-learn's ridge would drown
 MAX_ITERATIONS = 1000
@@ -20,18 +21,35 @@ MAX_ITERATIONS = 1000
 
 @dataclass(frozen=True)
 class Mixture:
-    center: Tensor  # (numbers of an input,)
-    basis: Tensor  # (numbers of an input, components): principal axes of the patients, in units of the mixture
-    means: Tensor  # (subgroups, components)
-    whitening: Tensor  # (subgroups, components, components): makes a subgroup's covariance one
-    log_heights: Tensor  # (subgroups,)
+    center: Annotated[Tensor, Shape("inputs")]
+    basis: Annotated[Tensor, Shape("inputs", "components")]  # principal axes of the patients, in units of the mixture
+    means: Annotated[Tensor, Shape("subgroups", "components")]
+    whitening: Annotated[Tensor, Shape("subgroups", "components", "components")]  # makes a covariance the identity
+    log_heights: Annotated[Tensor, Shape("subgroups")]
 
 
 @dataclass(eq=False, repr=False)
-class PlainGaussianMixture(Adjustable):
-    n_starts: int = 10  # of EM, twice; the likeliest is kept
-    # a covariance of 1,024 pixels has half a million numbers, more than any cohort can tell; of ten components, 55
-    components: int = 10  # principal components of the patients in which they are clustered, at most
+class PlainGaussianMixture(Adjustable, name="gaussian_mixture"):
+    """
+    Parameters
+    ----------
+    n_starts
+        Number of starts of EM in each of two spaces; the likeliest result is kept.
+    components
+        Largest number of principal components of the patients in which they are clustered. A covariance of 1,024 pixels
+        has half a million entries, more than a cohort can estimate; one of ten components has 55.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["gaussian_mixture"]().fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    n_starts: Annotated[int, AtLeast(1)] = 10
+    components: Annotated[int, AtLeast(1)] = 10
 
     needs_controls: ClassVar[bool] = False
     beliefs_type: ClassVar[type] = Mixture

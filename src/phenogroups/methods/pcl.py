@@ -1,7 +1,7 @@
 """PCL: a view recognises its patient's other view and its patient's prototype (Li et al. 2021)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from phenogroups.data.batches import Batch
 from phenogroups.losses import info_nce
 from phenogroups.methods.deep_cluster import DeepCluster, Prototypes
+from phenogroups.methods.settings import AtLeast, Shape
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.heads import Teacher, projection, teacher_of
 from phenogroups.networks.network import Network
@@ -17,14 +18,33 @@ from phenogroups.networks.network import Network
 
 @dataclass(frozen=True)
 class Concentrated(Prototypes):
-    phi: Tensor  # (subgroups,): concentrations, small where a subgroup is tight
+    phi: Annotated[Tensor, Shape("subgroups")]  # concentrations, small where a subgroup is tight
 
 
 @dataclass(eq=False, repr=False)
-class PCL(DeepCluster):
-    warmup: int = 5  # epochs of InfoNCE alone: half of them, as in the study's trainings on MNIST
-    decay: float = 0.99  # how slowly the momentum encoder follows, per step
-    alpha: float = 10.0  # keeps small subgroups from looking concentrated
+class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digits_morpho"}}):
+    """
+    Parameters
+    ----------
+    warmup
+        Number of first epochs of InfoNCE alone: half of them, as in the paper's trainings on MNIST.
+    decay
+        Decay of the momentum encoder's moving average per step.
+    alpha
+        Smoothing of the concentrations, so that small subgroups do not look concentrated.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["pcl"](epochs=2, warmup=1, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    warmup: Annotated[int, AtLeast(0)] = 5
+    decay: float = 0.99
+    alpha: float = 10.0
 
     views: ClassVar[int] = 2
     beliefs_type: ClassVar[type] = Concentrated

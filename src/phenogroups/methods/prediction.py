@@ -11,14 +11,40 @@ DECIDED = 2 / 3  # share of several runs that must put a subject into the same s
 
 @dataclass(frozen=True)
 class Prediction:
-    """All that evaluation and report know of a method's view of some subjects."""
+    """What a method says of n subjects: all that evaluation and report know of it.
 
-    subgroup: np.ndarray  # (n, subgroups): probabilities, for controls too
-    diagnosis: np.ndarray | None  # (n,): probability of being a patient; None without a diagnosis head
-    embedding: np.ndarray  # (n, dims)
-    by_centroid: np.ndarray | None = None  # (n, subgroups): read from the centroids instead of the gate
-    experts: np.ndarray | None = None  # (n, subgroups): log-odds of being a patient, by the expert of each subgroup
-    agreement: np.ndarray | None = None  # (n,): share of the runs whose likeliest subgroup is this one; of one run: 1
+    Parameters
+    ----------
+    subgroup
+        Probability of each subgroup, of shape (n, n_subgroups); for controls too.
+    diagnosis
+        Probability of being a patient, of shape (n,); None if the method has no diagnosis head.
+    embedding
+        Embedding, of shape (n, n_dims).
+    by_centroid
+        Probability of each subgroup by the distance to its centroid instead of by the gate, of shape (n, n_subgroups).
+    experts
+        Log-odds of being a patient by the expert of each subgroup, of shape (n, n_subgroups).
+    agreement
+        Share of the runs of a consensus that assign the same subgroup, of shape (n,); 1 for a single run.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from phenogroups import Prediction
+    >>> found = Prediction(np.array([[0.9, 0.1], [0.4, 0.6]]), None, np.zeros((2, 3)))
+    >>> found.confidence
+    array([0.9, 0.6])
+    >>> len(found[:1].subgroup)
+    1
+    """
+
+    subgroup: np.ndarray
+    diagnosis: np.ndarray | None
+    embedding: np.ndarray
+    by_centroid: np.ndarray | None = None
+    experts: np.ndarray | None = None
+    agreement: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.agreement is None:
@@ -26,21 +52,22 @@ class Prediction:
 
     @property
     def confidence(self) -> np.ndarray:
-        """(n,): probability of the likeliest subgroup."""
+        """Probability of the likeliest subgroup, of shape (n,)."""
         return self.subgroup.max(axis=1)
 
     @property
     def undecided(self) -> np.ndarray:
-        """(n,): True for whom runs put into different subgroups; nobody, if there was one run."""
+        """True where fewer than two thirds of the runs assign the same subgroup, of shape (n,)."""
         return np.asarray(self.agreement) < DECIDED
 
     @classmethod
     def of_tensors(cls, found: dict[str, Tensor]) -> "Prediction":
+        """From tensors by field; a diagnosis may be missing."""
         arrays: dict[str, Any] = {name: values.numpy() for name, values in found.items()}
         return cls(**{"diagnosis": None, **arrays})
 
     def in_order(self, order: np.ndarray) -> "Prediction":
-        """With the subgroup that is number `order[k]` here as number k."""
+        """The same prediction with its subgroups reordered: subgroup k of the result is `order[k]` of this one."""
         by_subgroup = {name: getattr(self, name) for name in ("subgroup", "by_centroid", "experts")}
         return replace(self, **{k: np.take(v, order, axis=1) for k, v in by_subgroup.items() if v is not None})
 

@@ -4,7 +4,7 @@ Three stages: SimCLR; then a patient and its neighbours get the same cluster; th
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from phenogroups.data.batches import Batch
 from phenogroups.losses import balanced_cross_entropy, info_nce
 from phenogroups.methods.deep import DeepMethod
+from phenogroups.methods.settings import AtLeast, Shape
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.heads import projection
 from phenogroups.networks.network import Network
@@ -22,19 +23,44 @@ PATIENTS_PER_NEIGHBOUR = 20  # at least: among few patients, the twentieth neare
 
 @dataclass(frozen=True)
 class Neighbours:
-    neighbours: Tensor  # (subjects, neighbours): positions in the cohort
-    self_labelling: Tensor  # (): whether the last stage has begun
+    neighbours: Annotated[Tensor, Shape("subjects", "neighbours")]  # positions in the cohort
+    self_labelling: Annotated[Tensor, Shape()]  # whether the last stage has begun
 
 
 @dataclass(eq=False, repr=False)
-class SCAN(DeepMethod):
+class SCAN(DeepMethod, name="scan"):
+    """
+    Parameters
+    ----------
+    pretext
+        Share of the epochs, the first, that train SimCLR.
+    self_labelling
+        Share of the epochs, the last, in which confident predictions are used as labels.
+    neighbours
+        Largest number of neighbours of each patient.
+    temperature
+        Temperature of SimCLR.
+    entropy_weight
+        Weight of the entropy of cluster sizes; without it, one cluster would hold all patients.
+    threshold
+        Probability from which a prediction is used as a label.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["scan"](epochs=3, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     epochs: int = 10
-    pretext: float = 0.5  # share of the epochs that SimCLR takes
-    self_labelling: float = 0.2  # share of the epochs, the last, in which sure predictions are labels
-    neighbours: int = 20  # of each patient, at most
-    temperature: float = 0.1  # of SimCLR
-    entropy_weight: float = 5.0  # of clusters being used alike: without it, one cluster would hold everybody
-    threshold: float = 0.99  # probability from which a prediction is a label
+    pretext: float = 0.5
+    self_labelling: float = 0.2
+    neighbours: Annotated[int, AtLeast(1)] = 20
+    temperature: float = 0.1
+    entropy_weight: float = 5.0
+    threshold: float = 0.99
 
     needs_controls: ClassVar[bool] = False
     views: ClassVar[int] = 2

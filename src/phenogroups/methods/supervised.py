@@ -21,7 +21,17 @@ from phenogroups.training.em import Progress
 
 
 @dataclass(eq=False, repr=False)
-class SupervisedSubgroups(EndToEnd):
+class SupervisedSubgroups(EndToEnd, name="supervised_upper_bound"):
+    """
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["supervised_upper_bound"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     needs_controls: ClassVar[bool] = False
     reads_truth: ClassVar[bool] = True
 

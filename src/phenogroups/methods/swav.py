@@ -19,9 +19,26 @@ from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class SwAV(EndToEnd):
-    temperature: float = 0.1  # of the predicted codes
-    epsilon: float = 0.05  # Sinkhorn temperature of the codes to be predicted
+class SwAV(EndToEnd, name="swav"):
+    """
+    Parameters
+    ----------
+    temperature
+        Temperature of the predicted codes.
+    epsilon
+        Sinkhorn temperature of the codes to be predicted.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["swav"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    temperature: float = 0.1
+    epsilon: float = 0.05
 
     needs_controls: ClassVar[bool] = False
     views: ClassVar[int] = 2

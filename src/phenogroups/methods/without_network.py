@@ -19,6 +19,14 @@ from phenogroups.training.em import Progress
 
 @dataclass(eq=False, repr=False)
 class WithoutNetwork(Method):
+    """A method that learns from inputs as vectors, in one E-step.
+
+    Attributes
+    ----------
+    beliefs_ : dataclass of tensors
+        What the E-step concluded.
+    """
+
     beliefs_type: ClassVar[type]  # the dataclass of tensors that `e_step` returns
 
     def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Any:

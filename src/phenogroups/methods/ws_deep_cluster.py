@@ -4,7 +4,7 @@ A weakly supervised DeepCluster of K + 1 classes, which Deep UCSL is compared wi
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,19 +16,35 @@ from phenogroups.clustering.space import Scaler, scaling
 from phenogroups.data.batches import Batch
 from phenogroups.losses import class_balance
 from phenogroups.methods.deep import DeepMethod
+from phenogroups.methods.settings import Shape
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
 
 
 @dataclass(frozen=True)
 class Classes:
-    q: Tensor  # (subjects, subgroups + 1): one-hot; the last class is that of the controls
+    q: Annotated[Tensor, Shape("subjects", "classes")]  # one-hot; the last class is that of the controls
 
 
 @dataclass(eq=False, repr=False)
-class WSDeepCluster(DeepMethod):
+class WSDeepCluster(DeepMethod, name="ws_deep_cluster"):
+    """
+    Parameters
+    ----------
+    scaler
+        How embeddings are scaled before K-means, by the statistics of the patients.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["ws_deep_cluster"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     epochs: int = 10
-    scaler: Scaler = "standard"  # of embeddings before K-means, by the patients' statistics
+    scaler: Scaler = "standard"
 
     beliefs_type: ClassVar[type] = Classes
 

@@ -16,6 +16,7 @@ from phenogroups.data.selection import Selection
 from phenogroups.data.tables import TableSpec, read_cohort, resolve_size
 from phenogroups.data.untrusted import check_types, read_limited, refuse_strange, shortened
 from phenogroups.methods import METHODS, Method, build_method
+from phenogroups.methods.registry import class_of
 
 FOLDER = Path(__file__).parent
 RECIPES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
@@ -43,7 +44,7 @@ class Recipe:
         """The settings for this method: its own get all, so that a wrong one is named; another, those that it has."""
         if method not in METHODS or method == self.method:
             return dict(self.settings)
-        known = {f.name for f in fields(METHODS[method]())}
+        known = class_of(method).setting_names()
         return {key: value for key, value in self.settings.items() if key in known}
 
     def spec(self, known: TableSpec, columns: Mapping[str, Any], reading: Mapping[str, Any]) -> TableSpec:
