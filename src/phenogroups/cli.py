@@ -500,6 +500,25 @@ class Report:
             say(f"Written: {len(write_figures(self.run_folder, self.figures))} files in {self.figures}.")
 
 
+@dataclass(frozen=True)
+class Methods:
+    """List the methods, or say what one of them does: its paper, its settings, their limits and defaults."""
+
+    name: Annotated[Positional[str | None], arg(metavar="METHOD", help_behavior_hint="(default: list all)")] = None
+    """Name of a method."""
+
+    def run(self) -> None:
+        from phenogroups.methods import METHODS
+        from phenogroups.methods.documentation import describe, one_line
+
+        if self.name is not None:
+            say(describe(self.name))
+            return
+        width = max(map(len, METHODS)) + 2
+        for name in METHODS:
+            say(f"{name:{width}}{one_line(name)}")
+
+
 Command = (
     Annotated[Demo, subcommand("demo")]
     | Annotated[Discover, subcommand("discover")]
@@ -507,6 +526,7 @@ Command = (
     | Annotated[Predict, subcommand("predict")]
     | Annotated[Report, subcommand("report")]
     | Annotated[Check, subcommand("check")]
+    | Annotated[Methods, subcommand("methods")]
 )
 
 
@@ -515,11 +535,16 @@ def main(arguments: list[str] | None = None) -> int:
     # threads that sleep between operations instead of spinning: several times faster where cores are shared, and read
     # only once, when torch is first imported
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        from phenogroups import __version__
+
+        print(f"phenogroups {__version__}")
+        return 0
     command: Any = tyro.cli(
         Command,  # pyright: ignore[reportArgumentType]
         args=arguments,
         prog="phenogroups",
-        description="Find disease subgroups by contrasting patients with healthy controls.",
+        description="Find disease subgroups by contrasting patients with healthy controls. --version: say which this is.",
     )
     try:
         with stopped_by_sigterm():

@@ -67,12 +67,26 @@ class Step:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out; the same stands in the folder."""
+    """The result of `compare`; `print` shows its table.
 
-    cells: pd.DataFrame  # one row per method and seed
-    summary: pd.DataFrame  # one row per method
-    failures: list[str]  # which cells failed, and why
-    ran: int  # cells that this call ran; the others were finished before, or by another process
+    Parameters
+    ----------
+    cells
+        One row per method and seed.
+    summary
+        One row per method: means and standard deviations over seeds.
+    failures
+        Which cells failed, and why.
+    ran
+        Number of cells that this call ran; the others were finished before, or by another process.
+    folder
+        Where the tables and the page were written.
+    """
+
+    cells: pd.DataFrame
+    summary: pd.DataFrame
+    failures: list[str]
+    ran: int
     folder: Path
 
     def __str__(self) -> str:
@@ -97,13 +111,49 @@ def compare(
     progress: Callable[[Step], None] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Run `methods` (names in METHODS, or "all") with seeds 0, 1, ... and write tables and picture into `folder`.
+    """Run several methods with several seeds on one cohort; write the paper's table, a picture and a page.
 
-    Scored is the `test` cohort, or without it a share `held_out` by each seed, another by each and the same for all
-    methods. `splits` instead of `seeds`: so many divisions into training and validation part (0.9 and 0.1 unless
-    `held_out` says otherwise), all scored on `test` or else on their validation part. `settings` are for all methods
-    that have them, or for one: {"epochs": 20, "simclr.temperature": 0.5}. Without `n_subgroups`: as many as are known.
-    `isolated` gives each cell a process of its own. `progress` is told each step, `note` what a reader must know.
+    A cell is one method with one seed. Finished cells are kept in the folder and not run again.
+
+    Parameters
+    ----------
+    cohort
+        The subjects; known subgroups are read to score only.
+    methods
+        Names in `METHODS`, or "all".
+    folder
+        Folder to write, or to continue in.
+    seeds
+        Number of seeds, by default 3. Each seed holds out another part of the cohort, the same for all methods.
+    splits
+        Instead of seeds: number of divisions into a training and a validation part.
+    n_subgroups
+        Number of subgroups to look for; by default as many as are known, or 2.
+    settings
+        Settings of all methods that have them, or of one: ``{"epochs": 20, "simclr.temperature": 0.5}``.
+    test
+        Other subjects to score; all of the cohort is then trained on.
+    held_out
+        Share of the cohort that is held out: by default 0.2, with splits 0.1.
+    isolated
+        Whether each cell has a process of its own, which measures its memory and survives its crash. A method of your
+        own must then be defined in a module that can be imported.
+    progress
+        Called with each step.
+    note
+        Called with sentences that a reader should know.
+
+    Returns
+    -------
+    Comparison
+        Cells and summary as tables; `print` shows them.
+
+    Examples
+    --------
+    >>> from phenogroups import compare, drawn_table
+    >>> found = compare(drawn_table(80), ["kmeans", "gaussian_mixture"], "compared", seeds=2, isolated=False)
+    >>> len(found.cells), list(found.summary["method"])
+    (4, ['kmeans', 'gaussian_mixture'])
     """
     note = note or (lambda _: None)
     folder, runs = Path(folder), _number_of_runs(seeds, splits)

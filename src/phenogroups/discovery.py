@@ -42,15 +42,35 @@ from phenogroups.training.run import (
 
 @dataclass(frozen=True)
 class Discovery:
-    """What a run found; the same things stand in its folder."""
+    """The result of `discover`; its folder holds the same.
+
+    Parameters
+    ----------
+    method
+        The fitted method.
+    scores
+        Scores on the held-out subjects, by name of the method.
+    diagnostics
+        The paper's diagnostics on the same subjects.
+    subgroups
+        One row per subject.
+    confounds
+        Association of the subgroups with each covariate; None without covariates.
+    profiles
+        What is usual in each subgroup; None without covariates.
+    sentences
+        The findings in plain words.
+    folder
+        The run folder.
+    """
 
     method: Method
-    scores: dict[str, Scores]  # of the held-out part
-    diagnostics: dict[str, Diagnostics]  # of the same
-    subgroups: pd.DataFrame  # one row per subject
-    confounds: pd.DataFrame | None  # how subgroups follow covariates; None where there are no covariates
-    profiles: pd.DataFrame | None  # what is usual in each subgroup
-    sentences: list[str]  # the findings in plain words
+    scores: dict[str, Scores]
+    diagnostics: dict[str, Diagnostics]
+    subgroups: pd.DataFrame
+    confounds: pd.DataFrame | None
+    profiles: pd.DataFrame | None
+    sentences: list[str]
     folder: Path
 
 
@@ -68,14 +88,44 @@ def discover(
     workers: int = 0,
     note: Callable[[str], None] = lambda _: None,
 ) -> Discovery:
-    """Find subgroups, see how they hold on subjects that were not trained on, and write the run folder.
+    """Find subgroups, evaluate them on held-out subjects and write a run folder with a report.
 
-    `table` says how the cohort's table was read, so that `predict` reads new ones alike; `beside` are methods whose
-    scores stand next to this one's; `choice` is why the method looks for so many subgroups. Every epoch is kept beside
-    the folder until the run is done: `resume` goes on with what an interrupted run of the same kept, to the same bits,
-    and `note` hears from where. So many `workers` read a cohort on disk ahead. Of several processes
-    (`phenogroups.launch`), all train and predict; only the first writes, and to the others nothing is known but the
-    method. They keep no epochs.
+    Parameters
+    ----------
+    cohort
+        The subjects.
+    method
+        The method, not yet fitted.
+    folder
+        Run folder to write.
+    held_out
+        Share of the subjects that are not trained on, where the cohort does not say who.
+    table
+        How the table of the cohort was read, so that `predict` reads new ones in the same way.
+    beside
+        Other methods whose scores are reported beside this one's, by the words that name them.
+    choice
+        Result of `number_of_subgroups`, if it chose the number.
+    progress
+        Called with a dict after every epoch.
+    resume
+        Whether to continue an interrupted run with the same settings after its last finished epoch.
+    workers
+        Number of threads that read a cohort on disk ahead.
+    note
+        Called with a sentence when a run is resumed.
+
+    Returns
+    -------
+    Discovery
+        What was found. Of several processes (`launch`) only the first writes and returns more than the method.
+
+    Examples
+    --------
+    >>> from phenogroups import DeepUCSL, discover, drawn_table
+    >>> found = discover(drawn_table(120), DeepUCSL(epochs=2, steps=2), "run")
+    >>> len(found.subgroups), (found.folder / "report.html").exists()
+    (120, True)
     """
     folder, table = Path(folder), dict(table or {})
     check_writable(folder)

@@ -223,6 +223,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     # settings as JSON holds them, for recipes and the command line
     @classmethod
     def setting_names(cls) -> list[str]:
+        """Names of the settings, as recipes and the command line give them."""
         return [f.name for f in fields(cls)]
 
     @classmethod

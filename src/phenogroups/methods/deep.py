@@ -121,12 +121,15 @@ class DeepMethod(Method):
 
     # the hooks: what a method file supplies
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
+        """The modules beside the encoder, by name."""
         raise NotImplementedError
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
+        """The losses of a batch by name; their sum is minimised, and each is a column of history.csv."""
         raise NotImplementedError
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
+        """The beliefs about all subjects, from their embeddings and the previous beliefs (None at first)."""
         raise NotImplementedError
 
     def encoder_of(self, network: Network) -> nn.Module:
@@ -233,6 +236,7 @@ class DeepMethod(Method):
         return Network(encoder, self.heads(encoder, input_shape))
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation:
+        """The augmentation for inputs of this shape."""
         of_embeddings = self.eyes_ is not None and len(input_shape) == 1  # what is asked for is of images
         if self.augmentation == "auto" or of_embeddings:
             of_features = "none" if self.views == 1 else "features"  # equal views would teach nothing

@@ -25,15 +25,35 @@ COLUMNS = tuple(f.name for f in fields(TableSpec) if f.name != "reading")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a file says; whatever is given beside it wins."""
+    """How a cohort is read and which method finds its subgroups; other options override it.
+
+    Parameters
+    ----------
+    method
+        A name in `METHODS`.
+    subgroups
+        Number of subgroups.
+    held_out
+        Share of the subjects that is held out, where the cohort does not say who.
+    table
+        Which column means what, as in `phenogroups.data.tables.TableSpec`.
+    rows
+        Which rows are studied, and which of them are held out.
+    reading
+        How images are read, as in `phenogroups.data.reading.Reading`.
+    settings
+        Settings of the method.
+    name
+        Name of the recipe.
+    """
 
     method: str = "deep_ucsl"
     subgroups: int = 2
-    held_out: float = 0.2  # share, where the cohort itself does not say who is held out
-    table: Mapping[str, Any] = field(default_factory=dict)  # of data.tables.TableSpec
+    held_out: float = 0.2
+    table: Mapping[str, Any] = field(default_factory=dict)
     rows: Selection = field(default_factory=Selection)
-    reading: Mapping[str, Any] = field(default_factory=dict)  # of data.reading.Reading
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the method
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
 
     def build(self, **settings: Any) -> Method:
@@ -63,7 +83,25 @@ class Recipe:
 
 
 def recipe(name: str | Path) -> Recipe:
-    """By its name here, or the path of a file; everything wrong in it is said before anything is read."""
+    """Read a recipe: how a cohort is read and which method finds its subgroups.
+
+    Parameters
+    ----------
+    name
+        Name of one of the paper's cohorts, such as ``odir`` or ``odir-fast``, or the path of a TOML file.
+
+    Returns
+    -------
+    Recipe
+        `read` gives its cohort, `build` its method.
+
+    Examples
+    --------
+    >>> from phenogroups import recipe
+    >>> chosen = recipe("mnist7-fast")
+    >>> chosen.method, chosen.build(seed=1).n_subgroups
+    ('deep_ucsl', 2)
+    """
     path = FOLDER / f"{name}.toml" if str(name) in RECIPES else Path(name)
     if path.suffix != ".toml" or not path.is_file():
         raise ValueError(

@@ -84,10 +84,31 @@ class Together(DDPStrategy):
 
 
 def launch(devices: int | None = None, nodes: int | None = None, device: str = "auto") -> Sums:
-    """Start or join the processes that train together: so many on each of so many machines, by default one.
+    """Start or join the processes that train together.
 
-    Call it first thing in a script: the other processes on this machine run the same script, each up to here and on.
-    Under torchrun they are started already, and it says how many they are.
+    Call it at the beginning of a script: the other processes on this machine run the same script. Under torchrun they
+    are started already, and torchrun says how many there are.
+
+    Parameters
+    ----------
+    devices
+        Number of processes on each machine, by default 1.
+    nodes
+        Number of machines, by default 1.
+    device
+        Accelerator of Fabric: ``auto``, ``cpu``, ``gpu`` or ``mps``.
+
+    Returns
+    -------
+    Sums
+        The communicator: `rank` is the number of this process, `world` the number of processes.
+
+    Examples
+    --------
+    >>> from phenogroups import launch
+    >>> processes = launch()
+    >>> processes.rank, processes.world
+    (0, 1)
     """
     if (devices is not None and devices < 1) or (nodes is not None and nodes < 1):
         raise ValueError(f"Expected at least one process on one machine. Received: {devices} on {nodes}.")

@@ -95,14 +95,48 @@ def drawn_digits(
     n: int = 6000,
     *,
     digit: int = 7,
-    sizes: Sequence[float] = (0.5, 0.5),  # share of each form among the patients
+    sizes: Sequence[float] = (0.5, 0.5),
     patients: float = 0.5,
     size: int = 32,
     seed: int = 0,
-    site_effect: float = 0.0,  # 0..1: how much paler and unevenly lit the pages of site B are
-    site_follows_subgroup: float = 0.0,  # 0..1: how often the subgroup decides the site (a planted confound)
+    site_effect: float = 0.0,
+    site_follows_subgroup: float = 0.0,
 ) -> Cohort:
-    """Patients write `digit` in `len(sizes)` forms, the truth; controls write the other nine digits, equally often."""
+    """Draw a cohort of digits with known subgroups; nothing is downloaded.
+
+    Patients write one digit in several forms, the truth. Controls write the other nine digits equally often. Everybody
+    has a broad or a thin pen, which is more visible than the form.
+
+    Parameters
+    ----------
+    n
+        Number of subjects.
+    digit
+        The digit of the patients.
+    sizes
+        Share of each form among the patients.
+    patients
+        Share of patients among the subjects.
+    size
+        Pixels a side.
+    seed
+        Seed of all random numbers.
+    site_effect
+        From 0 to 1: how much paler and more unevenly lit the pages of site B are.
+    site_follows_subgroup
+        From 0 to 1: how often the subgroup decides the site, as a planted confound.
+
+    Returns
+    -------
+    Cohort
+        Images of shape (n, 1, size, size), truth, and the covariates of the drawing.
+
+    Examples
+    --------
+    >>> from phenogroups import drawn_digits
+    >>> drawn_digits(20, size=16).inputs.shape
+    (20, 1, 16, 16)
+    """
     return _drawn(
         n, digit=digit, sizes=sizes, patients=patients, size=size, seed=seed, site_effect=site_effect,
         site_follows_subgroup=site_follows_subgroup,
