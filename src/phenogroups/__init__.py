@@ -59,3 +59,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(_CONTENTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -544,7 +544,7 @@ def main(arguments: list[str] | None = None) -> int:
         Command,  # pyright: ignore[reportArgumentType]
         args=arguments,
         prog="phenogroups",
-        description="Find disease subgroups by contrasting patients with healthy controls. --version: say which this is.",
+        description="Find disease subgroups by contrasting patients with healthy controls (--version: which one).",
     )
     try:
         with stopped_by_sigterm():

@@ -36,6 +36,7 @@ from phenogroups.prediction import predict_table
 from phenogroups.training.run import RunError
 
 DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "methods" / "index.md"
 
 
 @dataclass(eq=False, repr=False)
@@ -388,7 +389,7 @@ def test_the_commands_of_the_pages(features, tmp_path, monkeypatch):
     rows = pd.DataFrame(features.inputs, columns=list("abcdef")).assign(diagnosis=features.diagnosis)
     for name in ("subjects.csv", "new_subjects.csv"):
         rows.to_csv(name, index=False)
-    section = (DOCS / "trust.md").read_text().split("## Do several runs agree?")[1].split("\n## ")[0]
+    section = (DOCS / "guides" / "is_it_real.md").read_text().split("## Do several runs agree?")[1].split("\n## ")[0]
     discovering, predicting = re.findall(r"^phenogroups (.*)$", section, flags=re.MULTILINE)
     assert cli.main([*shlex.split(discovering.replace("--runs 5", "--runs 2")), *quick]) == 0
     assert cli.main(shlex.split(predicting)) == 0
@@ -405,7 +406,7 @@ def test_the_commands_of_the_pages(features, tmp_path, monkeypatch):
     exec(code.replace("epochs=6", "epochs=1, steps=2, restarts=1").replace("runs=5", "runs=2"), known)
     assert known["found"].undecided.shape == (20,)
 
-    (comparing,) = re.findall(r"^phenogroups (compare .*consensus.*)$", (DOCS / "methods.md").read_text(), re.MULTILINE)
+    (comparing,) = re.findall(r"^phenogroups (compare .*consensus.*)$", PAGE.read_text(), re.MULTILINE)
     few = comparing.replace('{"epochs": 4}', '{"epochs": 1, "steps": 2, "restarts": 1}').replace("runs=5", "runs=2")
     assert few != comparing
     assert cli.main([*shlex.split(few), *quick, "--subjects", "60", "--seeds", "1", "--no-isolated"]) == 0

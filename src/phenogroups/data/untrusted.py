@@ -1,4 +1,4 @@
-"""What comes from elsewhere is measured before it is read: size, nesting and types (docs/security.md)."""
+"""Files from elsewhere are measured before they are read: size, nesting, types (docs/reference/untrusted_files.md)."""
 
 import json
 import os
