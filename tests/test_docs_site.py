@@ -3,12 +3,15 @@
 import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from phenogroups.cli import main
 from phenogroups.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +47,15 @@ def test_the_code_of_get_started_runs(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "index.md").read_text(), flags=re.DOTALL)
     exec(code.replace("n_subgroups=2", "n_subgroups=2, epochs=1, steps=2"), {})
     assert "Scores(" in capsys.readouterr().out
+
+
+def test_the_first_comparison_of_the_guide(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "guides" / "comparing_methods.md").read_text()
+    command = re.findall(r"^phenogroups (compare .*)$", page, flags=re.MULTILINE)[0]
+    few = ["--subjects", "60", "--set", "epochs=1", "steps=2", "restarts=1", "--no-isolated"]  # as printed, but quick
+    assert main([*shlex.split(command), *few]) == 0
+    assert len(pd.read_csv("phenogroups-compare/compare.csv")) == 9
 
 
 def test_the_method_of_the_guide_is_a_method(tmp_path, monkeypatch, features):

@@ -544,7 +544,7 @@ def main(arguments: list[str] | None = None) -> int:
         Command,  # pyright: ignore[reportArgumentType]
         args=arguments,
         prog="phenogroups",
-        description="Find disease subgroups by contrasting patients with healthy controls (--version: which one).",
+        description="Find disease subgroups by contrasting patients with healthy controls . Version: --version.",
     )
     try:
         with stopped_by_sigterm():
