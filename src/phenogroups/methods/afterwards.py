@@ -1,4 +1,4 @@
-"""Methods that learn an embedding first and hold their only E-step at the end: K-means on the patients."""
+"""Methods that learn an embedding first; their only E-step, K-means on the patients, is at the end."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar

@@ -118,7 +118,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         return self
 
     def _number(self, order: np.ndarray) -> None:
-        """From now on subgroup k is the one that is `order[k]` in what was learned: in network, beliefs and `read`."""
+        """Reorder the subgroups: subgroup k is `order[k]` of the network, the beliefs and `read`."""
         self.by_size_ = order
 
     @property
@@ -137,23 +137,23 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     @property
     def covariates(self) -> tuple[str, ...]:
-        """What must be known of a subject beside its input."""
+        """Names of the covariates that a prediction needs."""
         return ()
 
     @property
     def by_lite0(self) -> bool:
-        """Whether images that suit it are seen by the encoder lite0, which was trained at a size of its own."""
+        """Whether suitable images are embedded by the encoder lite0, which was trained at 224 pixels a side."""
         return False
 
     def check_covariates(self, who: Cohort) -> None:
-        """Raise where these subjects lack what must be known of them; their inputs are not looked at."""
+        """Raise where the covariates that a prediction needs are missing; inputs are not read."""
 
     def caveats(self) -> list[str]:
-        """What a reader must know before believing the subgroups, in plain sentences; none is good news."""
+        """Warnings about the subgroups that were found, in plain sentences."""
         return []
 
     def remarks(self) -> list[str]:
-        """What else a reader may want to know of the training, in plain sentences."""
+        """Notes about the training, in plain sentences."""
         return []
 
     def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:
@@ -197,10 +197,10 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         return self.predict_cohort(X).embedding
 
     def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> Self:
-        """Become fitted again from what `state` gave."""
+        """Restore a fitted method from the tensors of `state`."""
         self.classes_ = np.array([0, 1])
         self._accept(input_shape)
-        # earlier versions wrote neither
+        # model files of earlier versions have neither
         self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None
         self._restore({name: value for name, value in tensors.items() if name not in (MEANS, ORDER)})
         self._check_sizes(self.blank())
@@ -212,7 +212,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         return self
 
     def state(self) -> dict[str, Tensor]:
-        """What the model file holds, and `restore` takes."""
+        """All tensors of the model file, from which `restore` makes a fitted method."""
         own = {MEANS: torch.as_tensor(self.subgroup_means_), ORDER: torch.as_tensor(self.by_size_)}
         return {**self.tensors(), **own}
 
@@ -237,26 +237,26 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     # what a method supplies
     def tensors(self) -> dict[str, Tensor]:
-        """Everything learned that prediction needs, for the model file."""
-        raise NotImplementedError(f"{type(self).__name__} must say which tensors it learned.")
+        """The learned tensors that prediction needs."""
+        raise NotImplementedError(f"{type(self).__name__} must define tensors().")
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
-        raise NotImplementedError(f"{type(self).__name__} must say how it is restored.")
+        raise NotImplementedError(f"{type(self).__name__} must define _restore().")
 
     def blank(self) -> dict[str, Tensor]:
-        """Fields of a Prediction of one blank subject, without a look at inputs: whether what was restored fits."""
-        raise NotImplementedError(f"{type(self).__name__} must say what it makes of a blank subject.")
+        """Fields of a Prediction for an input of zeros, to check the sizes of restored tensors."""
+        raise NotImplementedError(f"{type(self).__name__} must define blank().")
 
     def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
-        raise NotImplementedError(f"{type(self).__name__} must say how it is fitted.")
+        raise NotImplementedError(f"{type(self).__name__} must define _fit().")
 
     def _predict(self, inputs: Inputs) -> Prediction:
-        raise NotImplementedError(f"{type(self).__name__} must say how it predicts.")
+        raise NotImplementedError(f"{type(self).__name__} must define _predict().")
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
-        tags.transformer_tags.preserves_dtype = ["float32"]  # networks think in float32
+        tags.transformer_tags.preserves_dtype = ["float32"]  # networks compute in float32
         return tags
 
     def _accept(self, input_shape: tuple[int, ...]) -> None:
@@ -265,7 +265,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
             self.n_features_in_ = self.input_shape_[0]
 
     def _check_sizes(self, blank: dict[str, Tensor]) -> None:
-        """Raise where a restored model does not speak of as many subgroups as its settings do."""
+        """Raise where the sizes of restored tensors do not fit the settings."""
         by_subgroup = (1, self.n_subgroups)
         expected = {"subgroup": by_subgroup, "by_centroid": by_subgroup, "experts": by_subgroup, "diagnosis": (1,)}
         expected["embedding"] = (1, blank["embedding"].shape[-1])
@@ -313,7 +313,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
                 f"Expected inputs of shape {self.input_shape_} per subject, as in training. "
                 f"Received: {inputs.shape[1:]}. Prepare them as the training cohort was."
             )
-        # whoever comes without a diagnosis is checked at the same door
+        # a cohort without diagnosis runs the same checks of inputs
         return inputs if isinstance(X, Cohort) else Cohort(inputs, np.zeros(len(inputs))).inputs
 
 
@@ -321,7 +321,7 @@ complete_docstring(Method)
 
 
 def means_of(embedding: np.ndarray, labels: np.ndarray, n_subgroups: int, sums: Sums = ALONE) -> np.ndarray:
-    """(subgroups, dims): mean embedding of the patients in each; of an empty one, nowhere (NaN)."""
+    """(subgroups, dims): mean embedding of the patients of each subgroup; NaN for an empty one."""
     return np.stack([sums.mean(torch.as_tensor(embedding[labels == k])).float().numpy() for k in range(n_subgroups)])
 
 

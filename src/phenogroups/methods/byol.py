@@ -1,4 +1,4 @@
-"""BYOL: a view predicts what a slowly following teacher makes of the other (Grill et al. 2020); K-means afterwards."""
+"""BYOL: one view predicts the projection of the other by a momentum teacher (Grill et al. 2020); K-means afterwards."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ class BYOL(ClusteredAfterwards, name="byol"):
     views: ClassVar[int] = 2
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
-        # normalised, as nothing else here keeps all patients from being predicted alike
+        # batch normalisation prevents the collapse to one constant prediction
         head, predictor = projection(encoder.dim, norm=True), projection(128, norm=True)
         return {"projection": head, "predictor": predictor, "teacher": Teacher(encoder, head, self.decay)}
 

@@ -98,7 +98,7 @@ class Consensus(Method, name="consensus"):
 
     @property
     def passes(self) -> int:
-        """Epochs of all runs together, as progress counts them; a run without epochs is one."""
+        """Number of epochs of all runs, for progress bars; a run without epochs counts as one."""
         return self.runs * self._passes_of_a_run
 
     @property
@@ -107,7 +107,7 @@ class Consensus(Method, name="consensus"):
 
     @property
     def best_run_(self) -> Method:
-        """The run that agrees best with the consensus, whose embedding is shown."""
+        """The run that agrees best with the consensus; the embedding is its own."""
         return self.runs_[self.best_]
 
     def run(self, i: int) -> Method:
@@ -175,7 +175,7 @@ class Consensus(Method, name="consensus"):
 
     def _fit_run(self, i: int, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint) -> Method:
         run, before, checkpoint = self.run(i), i * self._passes_of_a_run, checkpoint.of_part(f"run {i + 1}")
-        if self.subsample < 1:  # whoever is left out of a run is assigned by it all the same
+        if self.subsample < 1:  # subjects left out of a run are still assigned by it
             cohort, _ = replace(cohort, is_test=None).split(1 - self.subsample, run.seed)
         tell = progress or (lambda _: None)
         kept = checkpoint.load(FINISHED)
@@ -187,7 +187,7 @@ class Consensus(Method, name="consensus"):
             )
             run.fit(cohort, progress=shown, checkpoint=checkpoint)
         if not hasattr(run, "passes"):
-            checkpoint.save(FINISHED, run.state(), {})  # of a run with epochs, the last of them is kept
+            checkpoint.save(FINISHED, run.state(), {})  # a run with epochs saves its last epoch itself
             tell({"epoch": i + 1, "run": i + 1})
         return run
 
@@ -198,7 +198,7 @@ class Consensus(Method, name="consensus"):
         return found.in_order(self.by_size_)
 
     def _predict(self, inputs: Inputs | Cohort) -> Prediction:
-        """Means over the runs that say something, their subgroups in the order of the consensus."""
+        """Means over the runs, with subgroups in the order of the consensus; fields that no run has stay None."""
         said: dict[str, list[np.ndarray]] = {}
         for i, (run, order) in enumerate(zip(self.runs_, self.order_, strict=True)):
             found = run.predict_cohort(inputs)
@@ -206,7 +206,7 @@ class Consensus(Method, name="consensus"):
                 "subgroup": found.subgroup[:, order],
                 "by_centroid": None if found.by_centroid is None else found.by_centroid[:, order],
                 "diagnosis": found.diagnosis,
-                "embedding": found.embedding if i == self.best_ else None,  # a mean of embeddings means nothing
+                "embedding": found.embedding if i == self.best_ else None,  # their mean is meaningless
             }
             for name, values in of_run.items():
                 if values is not None:
@@ -230,7 +230,7 @@ class Consensus(Method, name="consensus"):
         return said
 
     def remarks(self) -> list[str]:
-        """What the run that is shown says of itself."""
+        """Notes of the best run."""
         return self.best_run_.remarks()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -265,9 +265,9 @@ class Consensus(Method, name="consensus"):
 
 
 def align(labels: np.ndarray, consensus: np.ndarray, n_subgroups: int) -> np.ndarray:
-    """(n_subgroups,): which of a run's subgroups is each of the consensus; always a permutation."""
+    """(n_subgroups,): the subgroup of a run that matches each subgroup of the consensus; always a permutation."""
     mapping = match_labels(labels, consensus, n_subgroups)
-    # where the runs tell fewer subgroups apart than were asked for, those left over keep the places left over
+    # where fewer subgroups are found than were asked for, the unmatched ones take the free places
     mapping[mapping < 0] = np.setdiff1d(np.arange(n_subgroups), mapping)
     return np.argsort(mapping)
 

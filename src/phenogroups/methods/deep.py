@@ -113,10 +113,10 @@ class DeepMethod(Method):
     views: ClassVar[int] = 1  # augmented versions of each input per batch
     e_step_each_epoch: ClassVar[bool] = True  # False: one E-step, at the end
     warmup: ClassVar[int] = 0  # epochs before the first E-step; beliefs are None until then
-    restarts: ClassVar[int] = 1  # networks that are started; one is elected to go on after its first E-step
-    stop_below: ClassVar[float] = 0.0  # share of the smallest subgroup that still moves; twice below: one epoch more
+    restarts: ClassVar[int] = 1  # networks that are warmed up; one of them is trained further
+    stop_below: ClassVar[float] = 0.0  # stop one epoch after two E-steps moved a smaller share
     beliefs_type: ClassVar[type]  # the dataclass of tensors that `e_step` returns
-    # of what was fitted: the frozen encoder whose embeddings were trained on. No annotation: it is no setting
+    # the pretrained encoder whose embeddings the network is trained on; without annotation, as it is no setting
     eyes_ = cast(Encoder | None, None)
 
     # the hooks: what a method file supplies
@@ -133,36 +133,36 @@ class DeepMethod(Method):
         raise NotImplementedError
 
     def encoder_of(self, network: Network) -> nn.Module:
-        """The encoder that embeds for E-steps and predictions, where a network has several."""
+        """The encoder whose embeddings E-steps and predictions use, where a network has several."""
         return network.encoder
 
     def project(self, network: Network, embedding: Tensor) -> Tensor:
-        """What of an embedding the E-step sees."""
+        """The projection of embeddings that E-steps use."""
         return embedding
 
     def partners(self, index: Tensor, beliefs: Any) -> Tensor | None:
-        """Of each subject of a batch, another one whose view joins it as the last of `Batch.views`."""
+        """Index of another subject for each subject of a batch; its view becomes the last of `Batch.views`."""
         return None
 
     def after_step(self, network: Network) -> None:
-        """What follows every gradient step."""
+        """Called after every gradient step."""
 
     def pace(self, epoch: int) -> float:
         """What the learning rate is multiplied with in this epoch."""
         return 1.0 if self.schedule == "constant" else cosine(epoch / self.epochs)
 
     def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Any]:
-        """Which of several starts goes on after the warm-up, and with which beliefs; `features` if they are a table."""
+        """Which warmed-up network is trained further, and with which beliefs; `features` are those of a table."""
         return 0, self.e_step(encoders[0](), diagnosis, None, self.warmup)
 
     def moved(self, before: Any, after: Any, diagnosis: Tensor) -> float | None:
-        """How many patients an E-step put into another subgroup, as a share of the smallest; None: it does not say."""
+        """Number of patients whom an E-step moved, as a share of the smallest subgroup; None if it is unknown."""
         was, now = (beliefs.q[diagnosis == 1].argmax(1) for beliefs in (before, after))
         smallest = self.sums(torch.bincount(now, minlength=self.n_subgroups)).min().clamp_min(1)
         return (self.sums((was != now).sum()) / smallest).item()
 
     def converged(self, history: list[dict[str, float]]) -> bool:
-        """Whether the last two E-steps moved hardly anybody, so that one more epoch is enough."""
+        """Whether the last two E-steps both moved a share below `stop_below`."""
         last = [row["moved"] for row in history if "moved" in row][-2:]
         return len(last) == 2 and max(last) < self.stop_below
 
@@ -171,13 +171,13 @@ class DeepMethod(Method):
         raise NotImplementedError
 
     def observe(self, network: Network, embedding: Tensor, diagnosis: Tensor, beliefs: Any) -> dict[str, float]:
-        """What history.csv shows of an epoch beside its losses."""
+        """Diagnostics of an epoch, which history.csv shows beside its losses."""
         return {}
 
     # the same for every deep method
     @property
     def passes(self) -> int:
-        """Epochs of all starts together, as progress counts them."""
+        """Number of epochs over all warmed-up networks, for progress bars."""
         return self.epochs + (self.restarts - 1) * min(self.warmup, self.epochs)
 
     @property
@@ -185,11 +185,11 @@ class DeepMethod(Method):
         return is_lite0(self.encoder, self.weights)
 
     def encoder_for(self, inputs: Inputs) -> str:
-        """The name of the encoder that sees these inputs."""
+        """Name of the encoder for these inputs."""
         return default_encoder(inputs.shape[1:], self.weights, inputs) if self.encoder == "auto" else self.encoder
 
     def look(self, inputs: Inputs) -> Encoder | None:
-        """The eyes: an encoder that has learned elsewhere and stays as it is; None if the encoder itself is trained."""
+        """The pretrained encoder, frozen; None if the encoder is trained instead."""
         name = self.encoder_for(inputs)
         if not has_weights(name, self.weights):
             if self.fine_tune is True:
@@ -200,7 +200,7 @@ class DeepMethod(Method):
             return None
         if self.fine_tune == "throughout":
             return None
-        with torch.random.fork_rng():  # weights are drawn before they are replaced
+        with torch.random.fork_rng():  # initial weights are drawn before they are replaced
             eyes = build_encoder(name, inputs.shape[1:], self.weights)
         eyes.check_inputs(inputs)
         return eyes.freeze()
@@ -230,16 +230,16 @@ class DeepMethod(Method):
         encoder = build_encoder(name, input_shape, weights, saved)
         if inputs is not None:
             encoder.check_inputs(inputs)
-        # each feature has its own units
+        # features have different units
         if isinstance(encoder, MLP) and inputs is not None and not has_weights(name, weights):
             encoder.fit_scaling(torch.tensor(np.asarray(inputs)))
         return Network(encoder, self.heads(encoder, input_shape))
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation:
         """The augmentation for inputs of this shape."""
-        of_embeddings = self.eyes_ is not None and len(input_shape) == 1  # what is asked for is of images
+        of_embeddings = self.eyes_ is not None and len(input_shape) == 1  # the setting is about images
         if self.augmentation == "auto" or of_embeddings:
-            of_features = "none" if self.views == 1 else "features"  # equal views would teach nothing
+            of_features = "none" if self.views == 1 else "features"  # two equal views would teach nothing
             return resolve_augmentation({1: of_features, 3: "digits", 4: "volumes"}[len(input_shape)])
         return resolve_augmentation(self.augmentation)
 
@@ -248,18 +248,18 @@ class DeepMethod(Method):
         self._train(seen.inputs, seen.diagnosis, progress, checkpoint)
 
     def trained_on(self, cohort: Cohort) -> Cohort:
-        """Those of a training cohort whom the network sees, in its order."""
+        """The subjects of a training cohort on whom the network is trained."""
         return cohort if self.needs_controls else cohort.patients
 
     def _train(
         self, inputs: Inputs, diagnosis: np.ndarray, progress: Progress | None, checkpoint: Checkpoint | None
     ) -> None:
         self.eyes_ = self.look(inputs)
-        # what does not learn need not be asked again: all that follows works on the table of its embeddings
+        # a frozen encoder is applied once; everything that follows uses the table of its embeddings
         seen = inputs if self.eyes_ is None else self.see(self.eyes_, inputs)
         self.fine_tuning_, judges = [], None
         if self.eyes_ is not None and self.fine_tune and self.needs_controls:
-            rows, judges = some_apart(diagnosis, self.seed)  # nobody may judge who was learned from
+            rows, judges = some_apart(diagnosis, self.seed)  # judged on subjects who were not trained on
             seen, diagnosis, every, inputs, told = seen[rows], diagnosis[rows], inputs, inputs[rows], diagnosis[judges]
         self.network_, self.beliefs_, self.history_, self.film_ = expectation_maximisation(
             self, lambda: self.build(seen.shape[1:], seen), seen, diagnosis, progress, checkpoint
@@ -271,13 +271,13 @@ class DeepMethod(Method):
     def _fine_tune(
         self, inputs: Inputs, diagnosis: np.ndarray, others: Inputs, told: np.ndarray, progress: Progress | None
     ) -> None:
-        """Let the eyes learn under the beliefs found, as far as `others` are then diagnosed better."""
+        """Fine-tune the encoder under fixed beliefs; an epoch is kept if it improves the diagnosis of `others`."""
         if self.sums.world > 1:
             raise ValueError("Expected one process to fine-tune an encoder. Received: several. Start one.")
 
         def judge(eyes: Encoder, network: Network) -> np.ndarray:
-            """Log-losses, either class counting half: of so few, accuracy would take steps of several percent."""
-            with keeping_embeddings(None):  # of weights that nobody will see again
+            """Log-losses, both classes weighted alike; accuracy on so few subjects would change in large steps."""
+            with keeping_embeddings(None):  # these weights are used once
                 z = embed_once(eyes, others)
             p = read_all(self.encoder_of(network), z, lambda z: self.read(network, z, self.beliefs_))["diagnosis"]
             return balanced_log_losses(p.numpy(), told)
@@ -288,7 +288,7 @@ class DeepMethod(Method):
             seed=self.seed, device=next(on_device(nn.Linear(1, 1), self.device).parameters()).device, judge=judge,
             progress=progress,
         )  # fmt: skip
-        if self.eyes_ is not before:  # centroids where the embeddings now are, from the same beliefs
+        if self.eyes_ is not before:  # the same beliefs, with centroids in the new embedding
             with torch.no_grad():
                 z = embed(self.encoder_of(self.network_), embed_once(self.eyes_, inputs))
                 z = self.project(self.network_, z)
@@ -314,7 +314,7 @@ class DeepMethod(Method):
 
     @property
     def whole_encoder(self) -> nn.Module:
-        """From inputs to embeddings, with gradients: the eyes, if there are any, and what was trained."""
+        """From inputs to embeddings, with gradients: the frozen encoder, if there is one, and the trained one."""
         trained = self.encoder_of(self.network_)
         return trained if self.eyes_ is None else nn.Sequential(self.eyes_.fast, trained)
 
@@ -332,7 +332,7 @@ class DeepMethod(Method):
 
     def tensors(self) -> dict[str, Tensor]:
         beliefs = {f"beliefs.{f.name}": getattr(self.beliefs_, f.name) for f in fields(self.beliefs_)}
-        beliefs.pop("beliefs.q", None)  # of the training subjects; prediction does not need them
+        beliefs.pop("beliefs.q", None)  # beliefs about training subjects, which prediction does not need
         eyes = {} if self.eyes_ is None else self.eyes_.state_dict()
         return {
             **{f"{EYES}{name}": value.contiguous() for name, value in eyes.items()},
@@ -344,7 +344,7 @@ class DeepMethod(Method):
         of_eyes = under(EYES, tensors)
         self.eyes_ = restored_encoder(self.encoder, self.input_shape_, of_eyes) if of_eyes else None
         saved, of_encoder = under("network.", tensors), under("network.encoder.", tensors)
-        with torch.device("meta"):  # without memory: what the recipe asks for may be larger than what the file holds
+        with torch.device("meta"):  # takes no memory: a wrong recipe may ask for a network far larger than the file
             require_tensors(self.build(self.input_shape_, saved=of_encoder).state_dict(), saved)
         network = self.build(self.input_shape_, saved=of_encoder)
         network.load_state_dict(saved)
@@ -362,5 +362,5 @@ class DeepMethod(Method):
 
 
 def cosine(done: float) -> float:
-    """From 1 to 0 as `done` goes from 0 to 1, slowly at both ends."""
+    """Half a cosine, from 1 at `done` = 0 to 0 at `done` = 1."""
     return 0.5 * (1 + math.cos(math.pi * done))

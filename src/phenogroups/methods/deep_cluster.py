@@ -54,7 +54,7 @@ class DeepCluster(DeepMethod, name="deep_cluster"):
         return F.normalize(network.heads["projection"](embedding), dim=1)
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
-        # of plain inputs as they are now, where the paper keeps a memory of the last epoch's augmented ones
+        # on current embeddings of plain inputs; the paper clusters stored embeddings of augmented ones
         c = sinkhorn_kmeans(
             embedding, self.n_subgroups, balance=0, spherical=True, seed=self.seed, sums=self.sums
         ).centroids

@@ -1,12 +1,12 @@
-"""Which training subjects judge whether fine-tuning helped, and how."""
+"""Which training subjects are set aside to judge fine-tuning, and the loss by which it is judged."""
 
 import numpy as np
 
-APART = 10  # of so many subjects, one judges whether fine-tuning helped
+APART = 10  # one subject in ten is set aside
 
 
 def some_apart(diagnosis: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to learn from, and a tenth of either class, one at least, to judge by."""
+    """Rows to train on, and rows set aside: a tenth of each class, at least one."""
     rng = np.random.default_rng(seed)
     classes = [rng.permutation(np.flatnonzero(diagnosis == kind)) for kind in np.unique(diagnosis)]
     if min(map(len, classes)) < 2:
@@ -19,7 +19,7 @@ def some_apart(diagnosis: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray
 
 
 def balanced_log_losses(p: np.ndarray, diagnosis: np.ndarray) -> np.ndarray:
-    """(n,): whose mean is that of the classes' mean log-losses; p is the probability of being a patient."""
+    """(n,): log-losses weighted so that their mean is the mean over both classes; p is the probability of a patient."""
     right = np.clip(np.where(diagnosis == 1, p, 1 - p).astype(np.float64), 1e-7, 1)
     shares = np.bincount(diagnosis, minlength=2) / len(diagnosis)
     return -np.log(right) / shares[diagnosis] / np.count_nonzero(shares)

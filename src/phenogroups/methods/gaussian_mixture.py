@@ -15,7 +15,7 @@ from phenogroups.clustering.gaussians import Gaussians
 from phenogroups.methods.adjustable import Adjustable
 from phenogroups.methods.settings import AtLeast, Shape
 
-FAINTEST = 1e-6  # variance of a component, as a share of the first, that scikit-learn's ridge would drown
+FAINTEST = 1e-6  # share of the first variance below which scikit-learn's ridge would dominate a component
 MAX_ITERATIONS = 1000
 
 
@@ -55,7 +55,7 @@ class PlainGaussianMixture(Adjustable, name="gaussian_mixture"):
     beliefs_type: ClassVar[type] = Mixture
 
     def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Mixture:
-        # pixels share one unit, features have each their own
+        # pixels share one unit, features have different units
         table = len(self.input_shape_) == 1
         x = vectors.astype(np.float64 if table else np.float32)
         scale = StandardScaler().fit(x).scale_ if table else np.ones(x.shape[1])
@@ -65,17 +65,17 @@ class PlainGaussianMixture(Adjustable, name="gaussian_mixture"):
         kept = variance >= FAINTEST * variance[0]
         center, axes, deviation = pca.mean_, pca.components_[kept].T, np.sqrt(np.where(variance > 0, variance, 1))[kept]
         fits = []
-        # starts are by K-means, which sees what is loud in the first units and what is faint in the second
+        # K-means starts in both spaces: unscaled, where large variances dominate, and whitened
         for units in (np.full_like(deviation, deviation[0]), deviation):
             mixture = GaussianMixture(
                 self.n_subgroups, n_init=self.n_starts, max_iter=MAX_ITERATIONS, random_state=self.seed
             ).fit((x - center) @ (axes / units))
             fits.append((mixture.lower_bound_ - np.log(units).sum(), units, mixture))
-        _, units, found = max(fits, key=itemgetter(0))  # the likelier in one and the same space
+        _, units, found = max(fits, key=itemgetter(0))  # likelihoods in the same space
         whitening = found.precisions_cholesky_
         log_heights = np.log(found.weights_) + np.log(np.diagonal(whitening, axis1=1, axis2=2)).sum(axis=1)
         learned = (center * scale, axes / units / scale[:, None], found.means_, whitening, log_heights)
-        # contiguous, as a model file makes them: matrix products of other strides round differently
+        # contiguous, as when read from a model file: products of other strides round differently
         return Mixture(*(torch.as_tensor(np.ascontiguousarray(t)).double() for t in learned))
 
     def read(self, vectors: Tensor, beliefs: Mixture) -> dict[str, Tensor]:

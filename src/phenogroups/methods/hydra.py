@@ -17,7 +17,7 @@ from phenogroups.methods.adjustable import Adjustable
 from phenogroups.methods.settings import AtLeast, Shape
 
 MOST_ALTERNATIONS = 50
-SEARCH_TOLERANCE = 1e-3  # of the faces while patients still change them
+SEARCH_TOLERANCE = 1e-3  # of the faces while patients still move
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def fit_faces(
         z, diagnosis, balanced(weights, diagnosis), loss="squared_hinge", strength=strength, start=start,
         tolerance=tolerance,
     )  # fmt: skip
-    # a face that no patient chose stays one margin before everybody, and gets back whom all others hold further inside
+    # a face without patients gets the constant score -1: it attracts patients whom all other faces score lower
     unused = weights[diagnosis == 1].sum(0) == 0
     return Hyperplanes(torch.where(unused, 0, faces.weights), torch.where(unused, -1, faces.intercepts))
 
@@ -131,5 +131,5 @@ class HYDRA(Adjustable, name="hydra"):
         return fit_polytope(as_tensor(vectors), torch.as_tensor(diagnosis), **self.rules())
 
     def read(self, vectors: Tensor, beliefs: Polytope) -> dict[str, Tensor]:
-        # an axis for each face, in the order in which they were fitted: `by_size_` says which subgroup's each is
+        # one axis per face, in the order of fitting; `by_size_` maps subgroups to faces
         return {"embedding": beliefs.scores(vectors).float(), **beliefs.read(vectors)}

@@ -1,4 +1,4 @@
-"""Mixture of experts: a gate learns which of several classifiers to ask, from the diagnosis alone (Chen et al. 2022).
+"""Mixture of experts: a gate learns from the diagnosis alone which classifier to use (Chen et al. 2022).
 
 The gate, p(c | x), is read as the subgroup; nothing but the diagnosis tells it how to divide the patients.
 """

@@ -68,7 +68,7 @@ class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digi
         return Concentrated(found.q, found.centroids, phi)
 
     def losses(self, network: Network, batch: Batch, beliefs: Concentrated | None) -> dict[str, Tensor]:
-        # two views of the batch against each other, where the paper compares one with a queue of the teacher's
+        # two views of a batch are contrasted; the paper contrasts one view with a queue of the teacher's
         h, h_other = (F.normalize(network.heads["projection"](network.encoder(view)), dim=1) for view in batch.views)
         contrast = {"contrast": info_nce(h, h_other, self.temperature)}
         if beliefs is None:
@@ -88,7 +88,7 @@ def concentrations(distance: Tensor, own: Tensor, n_subgroups: int, alpha: float
     """phi_k = sum_z ||z - c_k|| / (Z_k log(Z_k + alpha)) over the Z_k members of k; of mean `temperature`."""
     sizes = torch.bincount(own, minlength=n_subgroups).to(distance)
     phi = distance.new_zeros(n_subgroups).index_add(0, own, distance) / (sizes * (sizes + alpha).log()).clamp_min(1)
-    phi = torch.where(sizes < 2, phi.max(), phi)  # who is alone has no distances: the widest, as in the authors' code
-    # a subgroup of equals must not pull with infinite force
+    phi = torch.where(sizes < 2, phi.max(), phi)  # of a single member: the largest, as in the authors' code
+    # identical members would give an infinite weight
     phi = phi.clamp_min(phi.mean() / 10).clamp_min(torch.finfo(phi.dtype).eps)
     return temperature * phi / phi.mean()

@@ -9,7 +9,7 @@ from phenogroups.networks.encoders import Encoder, build_encoder, encoder_of_fil
 
 
 def restored_encoder(name: str, input_shape: tuple[int, ...], saved: Mapping[str, Tensor]) -> Encoder:
-    """A frozen encoder from its tensors, without a look at any other file."""
+    """A frozen encoder from its tensors alone."""
     name = encoder_of_file(input_shape, saved) if name == "auto" else name
     with torch.device("meta"):
         require_tensors(build_encoder(name, input_shape, saved=saved).state_dict(), saved)

@@ -1,4 +1,4 @@
-"""SCAN: what looks alike after a pretext task must fall into one cluster (Van Gansbeke et al. 2020).
+"""SCAN: neighbours in the embedding of a pretext task must fall into one cluster (Van Gansbeke et al. 2020).
 
 Three stages: SimCLR; then a patient and its neighbours get the same cluster; then the surest predictions are labels.
 """
@@ -18,7 +18,7 @@ from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.heads import projection
 from phenogroups.networks.network import Network
 
-PATIENTS_PER_NEIGHBOUR = 20  # at least: among few patients, the twentieth nearest is not near
+PATIENTS_PER_NEIGHBOUR = 20  # at least: with few patients, the twentieth neighbour is not similar
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,20 @@ class SCAN(DeepMethod, name="scan"):
 
     @property
     def warmup(self) -> int:  # pyright: ignore
-        return min(round(self.pretext * self.epochs), self.epochs - 1)  # the clusters need an epoch
+        return min(round(self.pretext * self.epochs), self.epochs - 1)  # clustering needs one epoch
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         # the original trains ten cluster heads and keeps the one of lowest loss
         return {"projection": projection(encoder.dim), "cluster": nn.Linear(encoder.dim, self.n_subgroups)}
 
     def project(self, network: Network, embedding: Tensor) -> Tensor:
-        return network.heads["projection"](embedding)  # where SimCLR compares, and where the original mines
+        return network.heads["projection"](embedding)  # the space of SimCLR, in which the original mines neighbours
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Neighbours | None, epoch: int) -> Neighbours:
         if previous is None:
             count = min(self.neighbours, max(1, len(embedding) // PATIENTS_PER_NEIGHBOUR))
             previous = Neighbours(nearest(embedding, count), torch.tensor(False))
-        if epoch == self.epochs:  # nobody needs the neighbours of training any more, the model file least of all
+        if epoch == self.epochs:  # neighbours are not needed after training, and would be large in the model file
             return replace(previous, neighbours=previous.neighbours[:0])
         begins = self.epochs - min(round(self.self_labelling * self.epochs), self.epochs - self.warmup - 1)
         return replace(previous, self_labelling=torch.tensor(epoch >= begins))
@@ -96,7 +96,7 @@ class SCAN(DeepMethod, name="scan"):
         if beliefs is None:
             a, b = (network.heads["projection"](network.encoder(view)) for view in batch.views)
             return {"contrast": info_nce(a, b, self.temperature)}
-        # of a patient and its neighbour, or of two views of a patient: here both are augmented alike
+        # a patient and its neighbour, or two views of a patient; both are augmented in the same way
         a, b = (network.heads["cluster"](network.encoder(view)) for view in (batch.views[0], batch.views[-1]))
         if beliefs.self_labelling:
             return {"self_labelling": self_labelling_loss(a, b, self.threshold)}

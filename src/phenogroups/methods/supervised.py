@@ -51,7 +51,7 @@ class SupervisedSubgroups(EndToEnd, name="supervised_upper_bound"):
                 f"Expected {self.n_subgroups} known subgroups, as n_subgroups says. Received: {len(names)} among "
                 f"{known.sum()} patients of known truth. Set n_subgroups to their number."
             )
-        # in the place of the diagnosis, for `Batch` has no truth
+        # passed as the diagnosis, because `Batch` has no truth
         self._train(self.trained_on(cohort).inputs, subgroup, progress, checkpoint)
 
     def trained_on(self, cohort: Cohort) -> Cohort:

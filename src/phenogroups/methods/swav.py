@@ -44,7 +44,7 @@ class SwAV(EndToEnd, name="swav"):
     views: ClassVar[int] = 2
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
-        # one prototype for each subgroup, where the paper has thousands: they are the clusters here
+        # one prototype per subgroup, because they are the clusters here; the paper has thousands
         prototypes = nn.Linear(128, self.n_subgroups, bias=False)
         normalise(prototypes)
         return {"projection": projection(encoder.dim), "prototypes": prototypes}
@@ -56,7 +56,7 @@ class SwAV(EndToEnd, name="swav"):
 
     def swapped(self, scores: Tensor, other: Tensor) -> Tensor:
         """The code of one view, predicted from the other (Eq. 2)."""
-        codes = sinkhorn(scores.detach(), self.epsilon)  # until sizes are equal; the paper stops after three rounds
+        codes = sinkhorn(scores.detach(), self.epsilon)  # to convergence; the paper stops after three iterations
         return F.cross_entropy(other / self.temperature, codes)
 
     def scores(self, network: Network, embedding: Tensor) -> Tensor:

@@ -27,13 +27,13 @@ Clustering = Literal["gaussian_mixture", "k_means"]
 Start = Literal["gaussian_mixture", "dpp", "k_means"]
 Weighting = Literal["uniform", "soft", "hard"]
 
-# C by default. Pixels are many and alike: a weaker penalty finds directions that tell the training subjects apart and
-# no others. The squared hinge is eight times as steep as the logistic loss.
+# Default C. Pixels are many and correlated: a weaker penalty overfits the training subjects. The squared hinge is eight
+# times as steep as the logistic loss.
 STRENGTH = {"logistic": 0.01, "max_margin": 0.001}
-SEARCH_TOLERANCE = 1e-3  # of the experts in the runs that must agree
-FINAL_STABILITY = 0.95  # of the run that starts from what they agreed on
-START_AXES = 10  # in which a first mixture is fitted: its covariances have many numbers
-PARALLEL = 1e-2  # directions that differ less span no axis of their own
+SEARCH_TOLERANCE = 1e-3  # of the experts in the runs of the consensus
+FINAL_STABILITY = 0.95  # of the run that starts from the consensus
+START_AXES = 10  # principal axes of the first mixture: full covariances of more have too many parameters
+PARALLEL = 1e-2  # singular values below this share of the largest are dropped
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ class Steps:
         weights = {"soft": q, "hard": self._one_hot(q.argmax(1)), "uniform": torch.full_like(q, 1 / self.n_subgroups)}
         of_controls = weights[self.negative_weighting]
         alone = of_controls[~self.is_patient].sum(0) < 1
-        of_controls = torch.where(alone, weights["uniform"], of_controls)  # whom no control resembles, all oppose
+        # a cluster that no control resembles is contrasted with all of them
+        of_controls = torch.where(alone, weights["uniform"], of_controls)
         return torch.where(self.is_patient[:, None], weights[self.positive_weighting], of_controls)
 
     def e_step(self, experts: Hyperplanes, q: Tensor) -> EStep:

@@ -52,7 +52,7 @@ class WithoutNetwork(Method):
 
     def blank(self) -> dict[str, Tensor]:
         numbers, held = prod(self.input_shape_), max(tensor.numel() for tensor in vars(self.beliefs_).values())
-        if numbers > held:  # said before so many numbers are made
+        if numbers > held:  # refused before so much memory is taken
             raise ValueError(f"Expected a model of inputs of shape {self.input_shape_}. Received: {held} numbers.")
         return self._said_of(torch.zeros(1, numbers))
 

@@ -1,4 +1,4 @@
-"""WS-DeepClustering: the patients' clusters are classes to be told apart, and the controls are one more.
+"""WS-DeepClustering: the clusters of the patients are classes to predict, and the controls are one more class.
 
 A weakly supervised DeepCluster of K + 1 classes, which Deep UCSL is compared with (Louiset et al., experiments).
 """
@@ -69,7 +69,7 @@ class WSDeepCluster(DeepMethod, name="ws_deep_cluster"):
     def losses(self, network: Network, batch: Batch, beliefs: Classes) -> dict[str, Tensor]:
         logits = network.heads["classes"](network.encoder(batch.views[0]))
         each = F.cross_entropy(logits, beliefs.q[batch.index], reduction="none")
-        # patients and controls count alike, as for every method here that tells them apart
+        # patients and controls have equal weight, as in every method here that predicts the diagnosis
         return {"classification": (class_balance(batch.diagnosis)[batch.diagnosis] * each).mean()}
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
