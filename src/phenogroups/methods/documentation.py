@@ -52,16 +52,22 @@ def complete_docstring(cls: type) -> None:
 
 def describe(name: str) -> str:
     """What `phenogroups methods NAME` prints: what a method is, its settings, limits and defaults."""
-    cls, make = class_of(name), METHODS[name]
-    preset = make.keywords if isinstance(make, partial) else {}
-    different = f" with {', '.join(f'{key}={value!r}' for key, value in preset.items())}" if preset else ""
+    cls, changed = class_of(name), _changed(name)
+    different = f" with {', '.join(f'{key}={value!r}' for key, value in changed.items())}" if changed else ""
     return f"{name}: {cls.__name__}{different}\n\n{inspect.cleandoc(cls.__doc__ or '')}"
 
 
 def one_line(name: str) -> str:
-    """The first sentence of a method's docstring."""
-    text = " ".join((class_of(name).__doc__ or "").split("\n\n")[0].split())
-    return text.split(". ")[0].rstrip(".") + "."
+    """The first line of a method's docstring, or what a preset changes."""
+    if changed := _changed(name):
+        return f"{class_of(name).__name__} with another {', '.join(changed)}."
+    return (class_of(name).__doc__ or "").partition("\n")[0]
+
+
+def _changed(name: str) -> dict[str, Any]:
+    """Settings of a preset that are not the defaults of its class."""
+    make = METHODS[name]
+    return make.keywords if isinstance(make, partial) else {}
 
 
 def _kind(cls: type, setting: str) -> str:
