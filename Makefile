@@ -1,15 +1,19 @@
-# Two commands on a machine with Python 3.11 and a package index: make demo, make test.
+# On a machine with Python 3.11 and a package index: make demo, make test, make docs.
 # asked, not looked up: a shim of that name may lead nowhere
 PYTHON ?= $(shell python3.11 -c 'import sys; print(sys.executable)' 2>/dev/null || echo python3)
 BIN := .venv/bin
+# stamps of what is installed, so that an interrupted installation is done again: the package, its tests, its site
 INSTALLED := .venv/installed
+TESTABLE := .venv/installed-test
+DOCUMENTED := .venv/installed-docs
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # what compares numbers closely, and could pass on the machine of whoever wrote it only
 CLOSE := tests/clustering tests/methods/test_contract.py tests/methods/test_ids.py tests/workflows/test_discover.py \
 	tests/workflows/test_predict.py tests/test_distributed.py
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 BENCHMARKS := estep training_speed epoch_cost memory predict report ranks
 
-.PHONY: demo test narrow check benchmark clean
+.PHONY: demo test docs narrow check benchmark clean
 
 demo: $(INSTALLED)
 	$(BIN)/phenogroups demo
@@ -18,10 +22,14 @@ test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # as on a processor without AVX-512; one without AVX2 too is ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE
-narrow: $(INSTALLED)
+narrow: $(TESTABLE)
 	$(AVX2) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(CLOSE)
 
-check: $(INSTALLED)
+# the site, in build/site: open build/site/index.html
+docs: $(DOCUMENTED)
+	$(BIN)/mkdocs build --strict --quiet
+
+check: $(TESTABLE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
@@ -29,14 +37,21 @@ check: $(INSTALLED)
 
 # everything in docs/performance.md, in one go; for a machine with nothing else to do
 benchmark: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[benchmark]'
+	$(PIP) --editable '.[benchmark]'
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit; done
 	$(BIN)/python benchmarks/performance.py
 
-# stamped only when the whole installation went well, so that an interrupted one is done again
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(PIP) --editable .
+	touch $@
+
+$(TESTABLE): $(INSTALLED)
+	$(PIP) --editable '.[test]'
+	touch $@
+
+$(DOCUMENTED): $(INSTALLED)
+	$(PIP) --editable '.[docs]'
 	touch $@
 
 clean:

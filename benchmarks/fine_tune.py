@@ -20,7 +20,7 @@ from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
 from phenogroups.data.examples.pneumonia import pneumonia
 from phenogroups.data.writing import write_whole
 from phenogroups.methods import build_method, settings_of
-from phenogroups.methods.base import DeepMethod
+from phenogroups.methods.deep import DeepMethod
 from phenogroups.training.run import versions
 
 

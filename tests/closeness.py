@@ -1,4 +1,4 @@
-"""What two predictions of the same subjects must have in common wherever they are made (docs/interruption.md)."""
+"""What two predictions of the same subjects have in common wherever they are made (docs/guides/interrupted_runs.md)."""
 
 import numpy as np
 

@@ -7,8 +7,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if "PYTEST_XDIST_WORKER" in os.environ:  # two workers, two cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import io
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image
 
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn import drawn_digits
@@ -16,13 +21,33 @@ from phenogroups.data.examples.drawn import drawn_digits
 # few tests that take long: xdist would give them out last, and one worker would end alone with them
 SLOW_FILES = {
     "test_examples.py", "test_distributed.py", "test_resume.py", "test_determinism.py", "test_docs_data.py",
-    "test_cli.py",
+    "test_cli.py", "test_reference.py", "test_readme.py", "test_docs_site.py", "test_compare.py", "test_eyes.py",
+    "test_sklearn.py",
 }  # fmt: skip
+
+BLANK = {"svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>", "png": b""}  # pictures that nobody looks at
+with io.BytesIO() as file:
+    Image.new("RGB", (8, 8)).save(file, "png")
+    BLANK["png"] = file.getvalue()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow files first; `make test` keeps xdist from sorting them again."""
     items.sort(key=lambda item: item.path.name not in SLOW_FILES)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _figures_are_not_rendered(request) -> Iterator[None]:
+    """Figures are made but not rendered, which takes seconds per run folder, where no test looks at them.
+
+    Tests of `tests/report` and of modules marked `pictures` get real ones, and so do all processes that tests start.
+    """
+    if "report" in request.path.parts or request.node.get_closest_marker("pictures"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", lambda _, file, *, format, **__: file.write(BLANK[format]))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,7 +14,8 @@ import pytest
 from phenogroups.data.batches import _rows, reading_ahead
 from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.data.stored import StoredRows
-from phenogroups.methods import METHODS
+from phenogroups.methods import METHODS, build_method
+from phenogroups.methods.registry import class_of
 from phenogroups.training.checkpoint import Checkpoint
 
 SMALL = {"epochs": 2, "steps": 2, "batch_size": 32, "restarts": 2, "encoder": "auto", "n_consensus": 2, "iterations": 2}
@@ -29,8 +30,8 @@ class Stopped(BaseException):
 
 
 def small(name):
-    known = {f.name for f in fields(METHODS[name]())}
-    return METHODS[name](**{k: v for k, v in SMALL.items() if k in known and name in ONLY.get(k, (name,))})
+    known = class_of(name).setting_names()
+    return build_method(name, {k: v for k, v in SMALL.items() if k in known and name in ONLY.get(k, (name,))})
 
 
 def cohort_at(path):

@@ -1,4 +1,4 @@
-"""The commands of docs/data.md, on tiny cohorts that look like those it names."""
+"""The commands of docs/guides/your_own_images.md, on tiny cohorts that look like those it names."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from PIL import Image
 
 from phenogroups.cli import main
 
-PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "guides" / "your_own_images.md").read_text(encoding="utf-8")
 SECTIONS = {
     title: re.findall(r"^phenogroups (.*)$", text, flags=re.MULTILINE)
     for title, text in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)

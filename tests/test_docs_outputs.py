@@ -1,4 +1,4 @@
-"""docs/outputs.md names every file of a run folder and every column of its tables."""
+"""docs/reference/files.md names every file of a run folder and every column of its tables."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from phenogroups.methods import DeepUCSL
 from phenogroups.training.run import FILES
 from phenogroups.workflows.discover import discover
 
-TEXT = (Path(__file__).parents[1] / "docs" / "outputs.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[1] / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
 
 
 def test_every_file_and_every_column_is_explained(features, tmp_path):

@@ -1,4 +1,4 @@
-"""What docs/trust.md shows runs, and it names every column and number that a run writes."""
+"""What docs/guides/is_it_real.md shows runs, and it names every column and number that a run writes."""
 
 import re
 from dataclasses import fields
@@ -12,7 +12,7 @@ from phenogroups.evaluation.diagnostics import Diagnostics
 from phenogroups.methods import Prediction
 from phenogroups.workflows import choose as choosing
 
-TEXT = (Path(__file__).parents[1] / "docs" / "trust.md").read_text()
+TEXT = (Path(__file__).parents[1] / "docs" / "guides" / "is_it_real.md").read_text()
 
 
 def test_the_code_warns_of_the_scanner_and_the_text_names_what_it_finds(capsys):

@@ -1,27 +1,35 @@
 """Every example runs, at small size."""
 
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+pytestmark = pytest.mark.pictures
 
 
-def run(name, *arguments):
-    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run an example as a script, in this process: a new one would import torch for seconds."""
+
+    def run(name, *arguments):
+        monkeypatch.setattr("sys.argv", [name, *map(str, arguments)])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
-def test_drawn_digits(tmp_path):
+def test_drawn_digits(run, tmp_path):
     printed = run("01_drawn_digits.py", "--subjects", 120, "--epochs", 2, "--picture", tmp_path / "demo.png")
     assert "subgroup_bacc=" in printed
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
-def test_your_own_images(tmp_path):
+def test_your_own_images(run, tmp_path):
     printed = run("02_your_own_images.py", "--out", tmp_path / "study", "--subjects", 100, "--epochs", 1)
     assert "Training may start" in printed
     assert "Among the 10 held-out patients" in printed
@@ -31,13 +39,13 @@ def test_your_own_images(tmp_path):
     assert printed.strip().endswith(str(np.array(["AB".index(letter) for letter in rows["subgroup"]])))
 
 
-def test_brain_volumes(tmp_path):
+def test_brain_volumes(run, tmp_path):
     printed = run("04_brain_volumes.py", "--out", tmp_path, "--subjects", 40, "--size", 16, "--epochs", 1)
     assert "Against the known subgroups, which were not used in training" in printed
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
 
 
-def test_mnist(tmp_path):
+def test_mnist(run, tmp_path):
     rng = np.random.default_rng(0)
     for name, count in (("train", 300), ("t10k", 100)):
         images, digits = rng.integers(0, 255, (count, 28, 28), dtype=np.uint8), np.arange(count, dtype=np.uint8) % 10
@@ -49,7 +57,7 @@ def test_mnist(tmp_path):
     assert (tmp_path / "ones.png").stat().st_size > 10_000
 
 
-def test_compare_methods(tmp_path):
+def test_compare_methods(run, tmp_path):
     quick = ["--subjects", 60, "--epochs", 1, "--seeds", 2, "--methods", "kmeans", "classifier"]
     printed = run("03_compare_methods.py", *quick, "--out", tmp_path / "c")
     assert "Subgroup" in printed
@@ -57,7 +65,7 @@ def test_compare_methods(tmp_path):
     assert (tmp_path / "c" / "compare.png").stat().st_size > 10_000
 
 
-def test_is_it_real(tmp_path):
+def test_is_it_real(run, tmp_path):
     printed = run("05_is_it_real.py", "--subjects", 300, "--epochs", 3, "--out", tmp_path)
     finding, printed = printed.split("# artefact")
     assert "Subgroups were not seen to follow age, sex, site" in finding

@@ -1,5 +1,7 @@
 """Photographs by one command: read at the size of pretrained eyes, seen once, and predicted without either."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -45,16 +47,18 @@ def seen(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def run(folder, tmp_path_factory):
-    """As a newcomer would, without options but those that make it quick."""
-    out = tmp_path_factory.mktemp("run") / "run"
-    kept, os.environ["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME"), str(out.parent / "cache")
-    try:
+def discovered(folder, tmp_path_factory):
+    """The run folder of a newcomer, without options but those that make it quick, and what the command said."""
+    out, said = tmp_path_factory.mktemp("run") / "run", io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
+        patch.setenv("XDG_CACHE_HOME", str(out.parent / "cache"))
         assert cli.main(["discover", str(folder), "--control", "well", "--out", str(out), *QUICK]) == 0
-    finally:
-        os.environ.pop("XDG_CACHE_HOME")
-        os.environ |= {} if kept is None else {"XDG_CACHE_HOME": kept}
-    return out
+    return out, said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def run(discovered):
+    return discovered[0]
 
 
 def test_the_recipe_says_how_images_are_read(run):
@@ -65,10 +69,8 @@ def test_the_recipe_says_how_images_are_read(run):
     assert 9e6 < (run / "model.safetensors").stat().st_size < 12e6  # lite0, without the last stage that nobody asks
 
 
-def test_it_is_said_who_sees(folder, tmp_path, capsys):
-    small = ["--out", str(tmp_path / "run"), *QUICK]
-    assert cli.main(["discover", str(folder), "--control", "well", *small]) == 0
-    said = " ".join(capsys.readouterr().err.split())
+def test_it_is_said_who_sees(discovered):
+    said = " ".join(discovered[1].split())
     assert "Images are resized to 224 x 224" in said
     assert "encoder lite0 with weights learned elsewhere, which stay as they are" in said
 

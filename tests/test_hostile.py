@@ -45,7 +45,7 @@ RUNS = {
     "kmeans": PlainKMeans(),
     "deep_ucsl": DeepUCSL(**QUICK, restarts=1),
     "vae": VAE(**QUICK),
-    "consensus": Consensus(method="kmeans", runs=2),
+    "consensus": Consensus(PlainKMeans(), runs=2),
 }
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 JSON = st.recursive(

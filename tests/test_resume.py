@@ -482,7 +482,7 @@ sys.exit(cli.main(words))
 )
 def test_the_commands_of_the_docs(tmp_path, capsys, monkeypatch, number, on_control_c, code):
     """The first is stopped in its second epoch, the second goes on."""
-    text = (Path(__file__).parents[1] / "docs" / "interruption.md").read_text()
+    text = (Path(__file__).parents[1] / "docs" / "guides" / "interrupted_runs.md").read_text()
     first, second = re.findall(r"^phenogroups (.*)$", text, re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(discovery, "write_page", without_pictures)

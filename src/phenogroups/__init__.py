@@ -1,4 +1,12 @@
-"""Find disease subgroups by contrasting patients with healthy controls."""
+"""Find disease subgroups by contrasting patients with healthy controls.
+
+Examples
+--------
+>>> from phenogroups import DeepUCSL, drawn_table, score
+>>> train, test = drawn_table(200).split(held_out=0.2)
+>>> model = DeepUCSL(n_subgroups=2, epochs=2, steps=2).fit(train)
+>>> scores = score(test, model.predict_cohort(test))
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +23,9 @@ if TYPE_CHECKING:
     from phenogroups.workflows.compare import compare
     from phenogroups.workflows.discover import discover
 
-# what a user imports, and where it lives; loaded when first asked for, so that `phenogroups --help` is quick
+    __version__: str
+
+# what a user imports, and where it is defined; imported when first used, so that `phenogroups --help` is quick
 _CONTENTS = {
     "Cohort": "phenogroups.data.cohort",
     "drawn_digits": "phenogroups.data.examples.drawn",
@@ -34,14 +44,22 @@ _CONTENTS = {
 }
 
 __all__ = [
-    "METHODS", "Cohort", "DeepUCSL", "Prediction", "compare", "discover", "drawn_brains", "drawn_digits", "drawn_table",
-    "launch", "load", "number_of_subgroups", "recipe", "score",
+    "METHODS", "Cohort", "DeepUCSL", "Prediction", "__version__", "compare", "discover", "drawn_brains", "drawn_digits",
+    "drawn_table", "launch", "load", "number_of_subgroups", "recipe", "score",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("phenogroups")
     if name not in _CONTENTS:
         raise AttributeError(f"module 'phenogroups' has no attribute {name!r}")
     import importlib
 
     return getattr(importlib.import_module(_CONTENTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

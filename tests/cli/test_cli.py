@@ -72,16 +72,16 @@ def test_every_option_is_explained(command, capsys):
 
 def test_demo(tmp_path, capsys):
     folder = tmp_path / "demo"
-    assert cli.main(["demo", "--subjects", "80", "--epochs", "1", "--out", str(folder)]) == 0
+    assert cli.main(["demo", "--subjects", "40", "--epochs", "1", "--out", str(folder)]) == 0
     printed = capsys.readouterr()
     for words in ("Subgroup", "deep_ucsl", "kmeans on pixels", "held-out patients", str(folder / "report.html")):
         assert words in plain(printed.out)
     assert re.search(r"epoch (\d+)/\1 .* classification \d\.\d+ +clustering \d\.\d+ +0:00:00 left", printed.err)
-    assert len(pd.read_csv(folder / "subgroups.csv")) == 80
+    assert len(pd.read_csv(folder / "subgroups.csv")) == 40
 
 
 def test_demo_as_a_command(tmp_path):
-    command = [*COMMAND, "demo", "--subjects", "80", "--epochs", "1", "--out", "here"]
+    command = [*COMMAND, "demo", "--subjects", "40", "--epochs", "1", "--out", "here"]
     done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, env=os.environ)
     assert "here/report.html" in done.stdout
     assert "Warning" not in done.stderr
@@ -166,7 +166,7 @@ def nan_image(path):
     ],
 )  # fmt: skip
 def test_a_wrong_input_gets_one_message_before_training(images_csv, capsys, monkeypatch, spoil, options, words):
-    monkeypatch.setattr("phenogroups.methods.base.build_encoder", lambda *_: pytest.fail("built a network"))
+    monkeypatch.setattr("phenogroups.methods.deep.build_encoder", lambda *_: pytest.fail("built a network"))
     spoil(images_csv)
     before = sorted(images_csv.parent.iterdir())
     out = images_csv.parent / "run"
@@ -216,7 +216,7 @@ def test_an_interruption_is_no_traceback(features_csv, tmp_path, capsys, monkeyp
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("phenogroups.methods.base.expectation_maximisation", interrupt)
+    monkeypatch.setattr("phenogroups.methods.deep.expectation_maximisation", interrupt)
     assert cli.main(["discover", str(features_csv), "--out", str(tmp_path / "run")]) == 130
     assert "stopped; nothing was written" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from phenogroups.evaluation.alarms import alarms
-from phenogroups.methods.base import Prediction
+from phenogroups.methods.prediction import Prediction
 
 DIAGNOSIS = np.repeat([1, 0], [100, 100])
 

@@ -17,16 +17,27 @@ from phenogroups import cli
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.opening import open_cohort
 from phenogroups.data.tables import TableSpec
-from phenogroups.methods import METHODS, Consensus, PlainKMeans, build_method, load, settings_of
-from phenogroups.methods.base import Prediction
+from phenogroups.methods import (
+    METHODS,
+    Consensus,
+    DeepUCSL,
+    Foundation,
+    PlainKMeans,
+    SupervisedSubgroups,
+    build_method,
+    load,
+    settings_of,
+)  # fmt: skip
 from phenogroups.methods.consensus import AGREEING, align
 from phenogroups.methods.kmeans import Means
+from phenogroups.methods.prediction import Prediction
 from phenogroups.training.run import RunError
 from phenogroups.workflows.compare import compare
 from phenogroups.workflows.discover import discover
 from phenogroups.workflows.predict import predict_table
 
 DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "methods" / "index.md"
 
 
 @dataclass(eq=False, repr=False)
@@ -92,7 +103,7 @@ def border() -> Cohort:
 @pytest.mark.parametrize("subsample", [1.0, 0.6])
 def test_planted_subgroups_are_found_although_every_run_numbers_them_anew(k, subsample):
     cohort = blobs(k)
-    method = Consensus(n_subgroups=k, method="shuffled", runs=6, subsample=subsample).fit(cohort)
+    method = Consensus(Shuffled(), n_subgroups=k, runs=6, subsample=subsample).fit(cohort)
     assert len({tuple(order) for order in method.order_}) > 1
     found, ill = method.predict_cohort(cohort), cohort.is_patient
     assert adjusted_rand_score(cohort.truth[ill], method.labels_[ill]) == 1
@@ -106,7 +117,7 @@ def test_planted_subgroups_are_found_although_every_run_numbers_them_anew(k, sub
 
 def test_runs_that_are_the_same_but_for_their_ids_are_one_run():
     cohort = blobs(3)
-    method = Consensus(n_subgroups=3, method="shuffled", runs=4, settings={"n_starts": 20}).fit(cohort)
+    method = Consensus(Shuffled(n_starts=20), n_subgroups=3, runs=4).fit(cohort)
     alone = PlainKMeans(n_subgroups=3, n_starts=20).fit(cohort).predict_subgroup_proba(cohort)
     found = method.predict_subgroup_proba(cohort)
     assert any(np.allclose(found[:, order], alone, atol=1e-4) for order in map(list, permutations(range(3))))
@@ -114,7 +125,7 @@ def test_runs_that_are_the_same_but_for_their_ids_are_one_run():
 
 def test_undecided_are_those_on_the_border(border):
     """Against the vote counted by hand."""
-    method = Consensus(method="threshold", runs=15, seed=3).fit(border)
+    method = Consensus(Threshold(), runs=15, seed=3).fit(border)
     places = np.array([method.run(i).place() for i in range(15)])
     above = (border.inputs[:, :1] > places).mean(axis=1)
     found = method.predict_cohort(border)
@@ -140,7 +151,7 @@ def test_two_thirds_of_the_runs_are_enough():
 
 def test_runs_that_share_nothing_are_said_to():
     cohort = Cohort(np.random.default_rng(0).normal(size=(60, 12)).astype(np.float32), np.arange(60) % 2)
-    method = Consensus(method="coin").fit(cohort)
+    method = Consensus(Coin()).fit(cohort)
     assert method.stability_ < 0.3
     assert f"of the 5 runs, the adjusted Rand index is {method.stability_:.2f} on average" in method.caveats()[0]
     assert method.predict_cohort(cohort.patients).undecided.sum() >= 5
@@ -148,7 +159,7 @@ def test_runs_that_share_nothing_are_said_to():
 
 def test_what_runs_say_of_themselves_is_counted(border, monkeypatch):
     monkeypatch.setattr(Threshold, "caveats", lambda self: ["Odd seed."] * (self.seed % 2))
-    method = Consensus(method="threshold", runs=4).fit(border)
+    method = Consensus(Threshold(), runs=4).fit(border)
     assert method.caveats() == ["2 of 4 runs warn of themselves, as this one: Odd seed."]
 
 
@@ -171,7 +182,7 @@ def test_runs_are_aligned_by_overlap(labels, consensus, expected):
 
 
 def test_the_best_run_is_shown_and_seeds_are_their_own(border):
-    method = Consensus(method="threshold", runs=4, seed=2).fit(border)
+    method = Consensus(Threshold(), runs=4, seed=2).fit(border)
     assert method.best_ > 0
     agreed = method.labels_[border.is_patient]
     scores = [adjusted_rand_score(run.labels_[border.is_patient], agreed) for run in method.runs_]
@@ -185,8 +196,7 @@ def test_the_best_run_is_shown_and_seeds_are_their_own(border):
 
 
 def test_diagnosis_is_the_mean_over_runs(features):
-    settings = {"epochs": 1, "steps": 2, "batch_size": 32, "restarts": 1}
-    method = Consensus(method="deep_ucsl", runs=2, settings=settings).fit(features)
+    method = Consensus(DeepUCSL(epochs=1, steps=2, batch_size=32, restarts=1), runs=2).fit(features)
     alone = [run.predict_cohort(features) for run in method.runs_]
     found = method.predict_cohort(features)
     np.testing.assert_allclose(found.diagnosis, np.mean([run.diagnosis for run in alone], axis=0), rtol=1e-6)
@@ -201,7 +211,7 @@ def test_subsamples_keep_groups_together_and_ignore_the_split_of_the_cohort(monk
     cohort = Cohort(cohort.inputs, cohort.diagnosis, group=pairs, is_test=np.arange(len(cohort)) < 8)
     fit = Shuffled._fit
     monkeypatch.setattr(Shuffled, "_fit", lambda self, some, *rest: (seen.append(some), fit(self, some, *rest)))
-    Consensus(method="shuffled", runs=3, subsample=0.5).fit(cohort)
+    Consensus(Shuffled(), runs=3, subsample=0.5).fit(cohort)
     assert len({tuple(some.subject) for some in seen}) == 3
     for some in seen:
         assert len(some) == pytest.approx(len(cohort) / 2, abs=6)
@@ -221,27 +231,51 @@ def test_subsamples_keep_groups_together_and_ignore_the_split_of_the_cohort(monk
         ({"subsample": 0.0}, "subsample above 0 and at most 1. Received: 0.0"),
         ({"subsample": 1.5}, "subsample above 0"),
         ({"method": "consensus"}, "in one run. Received: 'consensus', which is made of several runs"),
-        ({"method": "supervised_upper_bound"}, "'supervised_upper_bound', which is told the truth"),
+        ({"method": "supervised_upper_bound"}, "in one run. Received: 'SupervisedSubgroups', which is told the truth"),
     ],
 )
-def test_wrong_settings_are_refused_before_training(border, settings, words, monkeypatch):
-    monkeypatch.setattr(Consensus, "_fit", lambda *_: pytest.fail("trained"))
-    with pytest.raises(ValueError, match=words):
-        Consensus(**settings).fit(border)
+def test_wrong_settings_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         build_method("consensus", settings)
 
 
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (Consensus("kmeans"), "Expected estimator as .*Method.*Received: 'kmeans'"),
+        (Consensus(DeepUCSL(epochs="many")), "Expected epochs as int. Received: 'many'"),
+        (Consensus(PlainKMeans(n_subgroups=3)), r"n_subgroups=3 of the estimator. Say Consensus\(PlainKMeans"),
+        (Consensus(PlainKMeans(seed=3), seed=4), "seed=3 of the estimator"),
+        (Consensus(runs=1), "Expected runs of at least 2. Received: 1"),
+        (Consensus(subsample=1.5), "subsample above 0"),
+        (Consensus(Consensus()), "in one run. Received: 'Consensus', which is made of several runs"),
+        (Consensus(SupervisedSubgroups()), "'SupervisedSubgroups', which is told the truth"),
+    ],
+)
+def test_wrong_estimators_are_refused_before_training(border, method, words, monkeypatch):
+    monkeypatch.setattr(Consensus, "_fit", lambda *_: pytest.fail("trained"))
+    with pytest.raises(ValueError, match=words):
+        method.fit(border)
+
+
+def test_the_estimator_is_left_alone_and_its_parameters_are_nested(border):
+    estimator = PlainKMeans(n_starts=2)
+    method = Consensus(estimator, runs=2, n_subgroups=3, seed=4).fit(border)
+    assert not hasattr(estimator, "labels_")
+    assert (estimator.n_subgroups, estimator.seed) == (2, 0)
+    assert method.get_params()["estimator__n_starts"] == 2
+    assert method.set_params(estimator__n_starts=5).run(0).n_starts == 5
+
+
 def test_the_recipe_holds_the_settings_of_the_runs(border):
-    method = Consensus(method="morpho_pcl", settings={"epochs": 3})
+    method = Consensus(METHODS["morpho_pcl"](epochs=3))
     written = settings_of(method)
-    assert (written["runs"], written["method"], written["subsample"]) == (5, "morpho_pcl", 1.0)
+    assert (written["runs"], written["method"], written["subsample"]) == (5, "pcl", 1.0)
     assert written["settings"]["epochs"] == 3
     assert written["settings"]["augmentation"] == "digits_morpho"
     assert written["settings"]["temperature"] == METHODS["pcl"]().temperature
     assert not {"seed", "n_subgroups"} & written["settings"].keys()
     assert settings_of(build_method("consensus", written)) == written
-    assert method.settings == {"epochs": 3}
     given = {"augmentation": {"noise": 0.5}, "class_weights": [1, 2]}
     own = settings_of(build_method("consensus", {"settings": given}))["settings"]
     assert own["augmentation"]["noise"] == 0.5
@@ -270,7 +304,7 @@ def table(border, tmp_path):
 def test_a_run_folder_and_what_it_predicts_of_one_new_subject(table, tmp_path):
     spec = TableSpec(features=("a", "b", "c"))
     cohort = open_cohort(table, spec)
-    method = Consensus(method="threshold", runs=9, seed=3)
+    method = Consensus(Threshold(), runs=9, seed=3)
     found = discover(cohort, method, tmp_path / "run", table=asdict(spec))
     again = load(tmp_path / "run")
     assert isinstance(again, Consensus)
@@ -301,7 +335,7 @@ def test_a_run_folder_and_what_it_predicts_of_one_new_subject(table, tmp_path):
 
 @pytest.mark.parametrize("entries", [{"runs": 4}, {"runs": 2}, {"method": "hydra"}, {"n_subgroups": 3}])
 def test_a_recipe_of_other_runs_is_refused(border, tmp_path, entries):
-    discover(border, Consensus(method="kmeans", runs=3), tmp_path / "run")
+    discover(border, Consensus(PlainKMeans(), runs=3), tmp_path / "run")
     recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
     recipe["settings"] |= entries
     (tmp_path / "run" / "recipe.json").write_text(json.dumps(recipe))
@@ -356,7 +390,7 @@ def test_the_commands_of_the_pages(features, tmp_path, monkeypatch):
     rows = pd.DataFrame(features.inputs, columns=list("abcdef")).assign(diagnosis=features.diagnosis)
     for name in ("subjects.csv", "new_subjects.csv"):
         rows.to_csv(name, index=False)
-    section = (DOCS / "trust.md").read_text().split("## Do several runs agree?")[1].split("\n## ")[0]
+    section = (DOCS / "guides" / "is_it_real.md").read_text().split("## Do several runs agree?")[1].split("\n## ")[0]
     discovering, predicting = re.findall(r"^phenogroups (.*)$", section, flags=re.MULTILINE)
     assert cli.main([*shlex.split(discovering.replace("--runs 5", "--runs 2")), *quick]) == 0
     assert cli.main(shlex.split(predicting)) == 0
@@ -370,16 +404,16 @@ def test_the_commands_of_the_pages(features, tmp_path, monkeypatch):
 
     (code,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     known = {"train": features[:100], "test": features[100:]}
-    exec(code.replace('{"epochs": 6}', '{"epochs": 1, "steps": 2, "restarts": 1}').replace("runs=5", "runs=2"), known)
+    exec(code.replace("epochs=6", "epochs=1, steps=2, restarts=1").replace("runs=5", "runs=2"), known)
     assert known["found"].undecided.shape == (20,)
 
-    (comparing,) = re.findall(r"^phenogroups (compare .*consensus.*)$", (DOCS / "methods.md").read_text(), re.MULTILINE)
+    (comparing,) = re.findall(r"^phenogroups (compare .*consensus.*)$", PAGE.read_text(), re.MULTILINE)
     few = comparing.replace('{"epochs": 4}', '{"epochs": 1, "steps": 2, "restarts": 1}').replace("runs=5", "runs=2")
     assert few != comparing
     assert cli.main([*shlex.split(few), *quick, "--subjects", "60", "--seeds", "1", "--no-isolated"]) == 0
     assert list(pd.read_csv("phenogroups-compare/compare.csv")["status"]) == ["finished"] * 2
 
 
-@parametrize_with_checks([Consensus(method="foundation", runs=2)])
+@parametrize_with_checks([Consensus(Foundation(), runs=2)])
 def test_passes_the_checks_of_scikit_learn(estimator, check):
     check(estimator)

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from phenogroups.methods import RENAMED, Method, build_method, load, name_of, settings_of
+from phenogroups.methods import Method, build_method, load, name_of, settings_of
+from phenogroups.methods.registry import RENAMED
 from phenogroups.training.run import RunError, write_model
 
 QUICK = {"epochs": 1, "steps": 1, "restarts": 1}

@@ -7,8 +7,8 @@ from safetensors.torch import save_file
 from sklearn.metrics import log_loss
 
 from phenogroups.methods import Classifier, DeepUCSL, SimCLR
-from phenogroups.methods import base as methods_base
-from phenogroups.methods.base import balanced_log_losses, some_apart
+from phenogroups.methods import deep as methods_deep
+from phenogroups.methods.fine_tuning import balanced_log_losses, some_apart
 from phenogroups.networks.encoders import build_encoder
 from phenogroups.training.fine_tuning import is_better
 
@@ -29,7 +29,7 @@ def judged(monkeypatch):
 
     def say(*losses: float) -> None:
         left = iter(losses)
-        monkeypatch.setattr(methods_base, "balanced_log_losses", lambda p, told: np.full(len(p), next(left)))
+        monkeypatch.setattr(methods_deep, "balanced_log_losses", lambda p, told: np.full(len(p), next(left)))
 
     return say
 
@@ -59,7 +59,7 @@ def test_the_best_epoch_is_kept_whole(images, weights, judged, tmp_path):
 
 def test_beliefs_are_those_of_the_frozen_encoder(images, weights, monkeypatch):
     """Every loss of the fine-tuning is under one q, which no E-step has touched since."""
-    seen, tune = [], methods_base.fine_tune
+    seen, tune = [], methods_deep.fine_tune
 
     def watched(method, eyes, network, beliefs, *arguments, **named):
         before, losses = beliefs.q.clone(), type(method).losses
@@ -75,7 +75,7 @@ def test_beliefs_are_those_of_the_frozen_encoder(images, weights, monkeypatch):
         finally:
             monkeypatch.undo()
 
-    monkeypatch.setattr(methods_base, "fine_tune", watched)
+    monkeypatch.setattr(methods_deep, "fine_tune", watched)
     DeepUCSL(weights=weights, restarts=1, **QUICK).fit(images)
     assert len(seen) > 0
     assert all(seen)

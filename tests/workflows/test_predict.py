@@ -164,7 +164,7 @@ def test_features_covariates_and_consensus(tmp_path, monkeypatch, small_blocks):
     table.to_csv(tmp_path / "all.csv", index=False)
     spec = TableSpec(diagnosis="dx", features=tuple("abc"), covariates=("age",))
     cohort = Cohort.from_table(tmp_path / "all.csv", **vars(spec))
-    method = Consensus(method="kmeans", runs=2, settings={"adjust": ["age"]})
+    method = Consensus(PlainKMeans(adjust=("age",)), runs=2)
     discover(cohort, method, tmp_path / "run", table=asdict(spec))
     predict_table(tmp_path / "run", tmp_path / "all.csv", tmp_path / "out.csv")
     found, expected = pd.read_csv(tmp_path / "out.csv", dtype=str), load(tmp_path / "run").predict_cohort(cohort)

@@ -20,11 +20,16 @@ def main(arguments: list[str] | None = None) -> int:
     # threads that sleep between operations instead of spinning: several times faster where cores are shared, and read
     # only once, when torch is first imported
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        from phenogroups import __version__
+
+        print(f"phenogroups {__version__}")
+        return 0
     command: Any = tyro.cli(
         Command,  # pyright: ignore[reportArgumentType]
         args=arguments,
         prog="phenogroups",
-        description="Find disease subgroups by contrasting patients with healthy controls.",
+        description="Find disease subgroups by contrasting patients with healthy controls. Version: --version.",
     )
     try:
         with stopped_by_sigterm():

@@ -349,6 +349,25 @@ class Report:
             say(f"Written: {len(write_figures(self.run_folder, self.figures))} files in {self.figures}.")
 
 
+@dataclass(frozen=True)
+class Methods:
+    """List the methods, or say what one of them does: its paper, its settings, their limits and defaults."""
+
+    name: Annotated[Positional[str | None], arg(metavar="METHOD", help_behavior_hint="(default: list all)")] = None
+    """Name of a method."""
+
+    def run(self) -> None:
+        from phenogroups.methods import METHODS
+        from phenogroups.methods.documentation import describe, one_line
+
+        if self.name is not None:
+            say(describe(self.name))
+            return
+        width = max(map(len, METHODS)) + 2
+        for name in METHODS:
+            say(f"{name:{width}}{one_line(name)}")
+
+
 Command = (
     Annotated[Demo, subcommand("demo")]
     | Annotated[Discover, subcommand("discover")]
@@ -356,6 +375,7 @@ Command = (
     | Annotated[Predict, subcommand("predict")]
     | Annotated[Report, subcommand("report")]
     | Annotated[Check, subcommand("check")]
+    | Annotated[Methods, subcommand("methods")]
 )
 
 

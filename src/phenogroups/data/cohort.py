@@ -33,16 +33,49 @@ def _not_given() -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Subjects with their inputs and diagnosis; `truth` is read by evaluation only."""
+    """Patients and controls: their inputs, their diagnosis and what else is known of them.
 
-    inputs: Inputs  # (subjects, features), (subjects, channels, H, W) or (subjects, channels, D, H, W)
-    diagnosis: np.ndarray  # (subjects,): 0 control, 1 patient
-    subject: np.ndarray = field(default_factory=_not_given)  # (subjects,): unique names
-    group: np.ndarray = field(default_factory=_not_given)  # (subjects,): who must stay together
-    covariates: pd.DataFrame = field(default_factory=pd.DataFrame)  # one row per subject
-    truth: np.ndarray | None = None  # (subjects,): known subgroup 0..K-1, or -1
-    truth_names: tuple[str, ...] = ()  # what the known subgroups are called
-    is_test: np.ndarray | None = None  # (subjects,): True where the cohort itself says who is held out
+    A cohort is checked when it is made and never changed. Indexing (``cohort[rows]``) selects subjects.
+
+    Parameters
+    ----------
+    inputs
+        Array of shape (subjects, features), (subjects, channels, height, width) or (subjects, channels, depth, height,
+        width).
+    diagnosis
+        0 for a control, 1 for a patient, of shape (subjects,).
+    subject
+        Unique names of the subjects; by default s0, s1, ...
+    group
+        Names of groups that a split keeps together, such as both eyes of a person; by default every subject is alone.
+    covariates
+        Table with one row per subject, such as age, sex and site. Methods do not learn from it unless asked to.
+    truth
+        Known subgroup of each patient, from 0 on; -1 for controls and where it is unknown. Read by evaluation only.
+    truth_names
+        Names of the known subgroups.
+    is_test
+        True for subjects whom the cohort itself holds out.
+    name
+        Name of the cohort in reports.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from phenogroups import Cohort
+    >>> cohort = Cohort(np.zeros((6, 2)), [0, 1, 0, 1, 0, 1], group=["a", "b", "c", "d", "e", "f"])
+    >>> len(cohort), len(cohort.patients), cohort.input_shape
+    (6, 3, (2,))
+    """
+
+    inputs: Inputs
+    diagnosis: np.ndarray
+    subject: np.ndarray = field(default_factory=_not_given)
+    group: np.ndarray = field(default_factory=_not_given)
+    covariates: pd.DataFrame = field(default_factory=pd.DataFrame)
+    truth: np.ndarray | None = None
+    truth_names: tuple[str, ...] = ()
+    is_test: np.ndarray | None = None
     name: str = "cohort"
 
     def __post_init__(self) -> None:
@@ -123,6 +156,7 @@ class Cohort:
 
     @property
     def is_patient(self) -> np.ndarray:
+        """True for patients, of shape (subjects,)."""
         return self.diagnosis == PATIENT
 
     @property
@@ -131,10 +165,12 @@ class Cohort:
 
     @property
     def patients(self) -> "Cohort":
+        """The cohort without its controls."""
         return self[self.is_patient]
 
     @property
     def input_shape(self) -> tuple[int, ...]:
+        """Shape of one subject's input."""
         return tuple(self.inputs.shape[1:])
 
     @cached_property
@@ -163,9 +199,28 @@ class Cohort:
             )
 
     def split(self, held_out: float = 0.2, seed: int = 0) -> "tuple[Cohort, Cohort]":
-        """(train, held out): as the cohort says, or a share drawn by the seed and stratified by diagnosis.
+        """Split into a training part and a held-out part.
 
-        A group is never separated, and both parts have both classes.
+        Subjects of one group stay together, and both parts have patients and controls.
+
+        Parameters
+        ----------
+        held_out
+            Share of the subjects to hold out, stratified by diagnosis; not used where `is_test` says who is held out.
+        seed
+            Seed of the random choice.
+
+        Returns
+        -------
+        train, test : Cohort
+            The two parts.
+
+        Examples
+        --------
+        >>> from phenogroups import drawn_table
+        >>> train, test = drawn_table(100).split(held_out=0.2)
+        >>> len(train), len(test)
+        (80, 20)
         """
         if self.is_test is not None and self.is_test.any() and not self.is_test.all():
             for who, kind in self._classes:
@@ -212,11 +267,35 @@ class Cohort:
         cache: str | Path | None = None,
         **columns: Any,
     ) -> "Cohort":
-        """A cohort from a table with one row per subject, from a folder or from a frame.
+        """Read a cohort from a table with one row per subject, or from a folder of a known layout.
 
-        `columns` are fields of `tables.TableSpec`. Image paths begin in `folder`, by default the table's own. With a
-        folder `cache`, images are decoded into a file there and stay on disk. Unless a `reading` is given, images from
-        64 pixels a side on are resized to 224, at which the default encoder was trained.
+        Parameters
+        ----------
+        table
+            A CSV, TSV or Parquet file, a DataFrame, or a folder.
+        folder
+            Where image paths begin; by default the folder of the table.
+        cache
+            Folder of a file into which images are decoded and from which they are then read; by default, only a large
+            cohort is kept on disk.
+        **columns
+            Which column means what, as in `phenogroups.data.tables.TableSpec`: image, features, diagnosis, control,
+            patient, subject, group, covariates, truth, split. Unless a `reading` is given, images of at least 64 pixels
+            a side are resized to 224, the size at which the default encoder was trained.
+
+        Returns
+        -------
+        Cohort
+            The subjects of the table.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from phenogroups import Cohort
+        >>> rows = pd.DataFrame({"volume": [1.0, 2.0, 3.0], "dx": ["HC", "SZ", "SZ"]})
+        >>> cohort = Cohort.from_table(rows, diagnosis="dx", control=("HC",), patient=("SZ",))
+        >>> cohort.diagnosis.tolist()
+        [0, 1, 1]
         """
         from phenogroups.data.opening import open_cohort
 

@@ -1,4 +1,4 @@
-"""Checks of untrusted files before they are parsed: size, nesting and types (docs/security.md)."""
+"""Checks of untrusted files before they are parsed: size, nesting and types (docs/reference/untrusted_files.md)."""
 
 import json
 import os

@@ -3,7 +3,7 @@
 import numpy as np
 
 from phenogroups.data.cohort import subgroup_letter
-from phenogroups.methods.base import Prediction
+from phenogroups.methods.prediction import Prediction
 
 SMALLEST = 0.05  # share of the held-out patients
 SURE, LEAST_SURE = 0.9, 0.8  # probability from which a patient is sure, and the share of patients who should be

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import entropy
 
 if TYPE_CHECKING:
-    from phenogroups.methods.base import Prediction
+    from phenogroups.methods.prediction import Prediction
 
 
 @dataclass(frozen=True)

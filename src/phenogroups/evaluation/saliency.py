@@ -9,7 +9,7 @@ import torch
 from phenogroups.data.batches import as_tensor
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.embeddings import keeping_embeddings
-from phenogroups.methods.base import DeepMethod, Method
+from phenogroups.methods import DeepMethod, Method
 
 REFERENCES = 40  # other patients that a patient is compared with
 GRID = {2: 16, 3: 6}  # places of the occluding patch along a side, by dimensions of the image

@@ -10,7 +10,7 @@ from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import UNKNOWN, Cohort
 
 if TYPE_CHECKING:
-    from phenogroups.methods.base import Prediction
+    from phenogroups.methods.prediction import Prediction
 
 Reading = Literal["gate", "centroid"]  # where subgroups are read from: subgroup or by_centroid of a Prediction
 
@@ -26,24 +26,65 @@ SCORE_NAMES = {
 
 @dataclass(frozen=True)
 class Scores:
-    """Higher is better; None where a score is undefined (no diagnosis head, no truth, a single class)."""
+    """Scores of a prediction: higher is better, None is undefined (no diagnosis head, no truth, a single class).
 
-    class_bacc: float | None = None  # patients from controls
-    subgroup_bacc: float | None = None  # among patients of known truth, ids matched
-    overall_bacc: float | None = None  # both at once
-    ari: float | None = None  # agreement of partitions, corrected for chance
-    ami: float | None = None  # shared information, corrected for chance
-    silhouette: float | None = None  # how apart the predicted subgroups lie in the embedding; needs no truth
+    Parameters
+    ----------
+    class_bacc
+        Balanced accuracy of patients against controls.
+    subgroup_bacc
+        Balanced accuracy of the subgroups among patients of known truth, with ids matched.
+    overall_bacc
+        Balanced accuracy over controls and all known subgroups.
+    ari
+        Adjusted Rand index of predicted and known subgroups.
+    ami
+        Adjusted mutual information of predicted and known subgroups.
+    silhouette
+        Silhouette of the predicted subgroups in the embedding; it needs no truth.
+    """
+
+    class_bacc: float | None = None
+    subgroup_bacc: float | None = None
+    overall_bacc: float | None = None
+    ari: float | None = None
+    ami: float | None = None
+    silhouette: float | None = None
 
 
 def score(
     cohort: Cohort,
     prediction: "Prediction",
     *,
-    mapping: np.ndarray | None = None,  # predicted id -> truth id, learned elsewhere by `match_labels`
+    mapping: np.ndarray | None = None,
     reading: Reading = "gate",
 ) -> Scores:
-    """All scores of a prediction; ids are matched on the patients evaluated unless a `mapping` is given."""
+    """Score a prediction by what is known of a cohort.
+
+    Parameters
+    ----------
+    cohort
+        The subjects, with their diagnosis and, where known, their truth.
+    prediction
+        What a method says of the same subjects.
+    mapping
+        Truth id of each predicted id; by default, ids are matched on the patients who are scored.
+    reading
+        Which subgroups are scored: those of the gate, or those of the nearest centroid.
+
+    Returns
+    -------
+    Scores
+        Balanced accuracies, adjusted Rand index, adjusted mutual information, silhouette.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table, score
+    >>> train, test = drawn_table(400, shared=1).split()
+    >>> found = METHODS["kmeans"]().fit(train).predict_cohort(test)
+    >>> score(test, found).subgroup_bacc > 0.9
+    True
+    """
     probability = subgroup_probability(prediction, reading)
     if len(probability) != len(cohort):
         raise ValueError(

@@ -7,7 +7,7 @@ import numpy as np
 from phenogroups.data.batches import NUMBERS_AT_ONCE
 from phenogroups.data.cohort import Cohort
 from phenogroups.evaluation.saliency import some_patients
-from phenogroups.methods.base import Prediction
+from phenogroups.methods.prediction import Prediction
 
 AVERAGED = 2000  # patients whose mean image is taken, at most
 EXEMPLARS, BORDERLINE = 6, 3  # of each subgroup

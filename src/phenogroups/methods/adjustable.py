@@ -16,7 +16,16 @@ from phenogroups.training.em import Progress
 
 @dataclass(eq=False, repr=False)
 class Adjustable(WithoutNetwork):
-    adjust: tuple[str, ...] = ()  # covariates whose effect on controls is taken out of inputs; C(site): as codes
+    """Inputs may be adjusted for covariates before they are clustered.
+
+    Parameters
+    ----------
+    adjust
+        Covariates whose effect, estimated on controls, is subtracted from the inputs; ``C(site)`` treats numbers as
+        codes.
+    """
+
+    adjust: tuple[str, ...] = ()
 
     @property
     def covariates(self) -> tuple[str, ...]:
@@ -27,7 +36,7 @@ class Adjustable(WithoutNetwork):
             self.adjustment_.regressors_of(who)
 
     def rules(self) -> dict[str, Any]:
-        """The settings of what follows the adjustment."""
+        """All settings but the adjustment."""
         return {name: value for name, value in self.get_params(deep=False).items() if name != "adjust"}
 
     def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:

@@ -1,7 +1,7 @@
-"""Methods that learn an embedding first and hold their only E-step at the end: K-means on the patients."""
+"""Methods that learn an embedding first; their only E-step, K-means on the patients, is at the end."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
@@ -9,25 +9,28 @@ from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.linear import Hyperplane, logistic_hyperplane
 from phenogroups.clustering.space import Scaler, scaling
-from phenogroups.methods.base import DeepMethod
+from phenogroups.methods.deep import DeepMethod
+from phenogroups.methods.settings import Shape
 from phenogroups.networks.network import Network
 
 
 @dataclass(frozen=True)
 class Centroids:
-    center: Tensor  # (dims,)
-    scale: Tensor  # (dims,): embeddings are centred and divided before they are clustered
-    centroids: Tensor  # (subgroups, dims)
+    """K-means of embeddings that are first centred and divided by `scale`."""
+
+    center: Annotated[Tensor, Shape("dims")]
+    scale: Annotated[Tensor, Shape("dims")]
+    centroids: Annotated[Tensor, Shape("subgroups", "dims")]
 
     def proportions(self, z: Tensor) -> Tensor:
-        """(n, subgroups), by inverse square distance."""
+        """Membership by inverse square distance: (n, subgroups)."""
         return inverse_square_proportions(squared_distances((z - self.center) / self.scale, self.centroids))
 
 
 def centroids_of(
     patients: Tensor, n_subgroups: int, scaler: Scaler, *, n_starts: int = 10, seed: int, comm: Communicator = LOCAL
 ) -> Centroids:
-    """K-means on embeddings of patients, scaled by their own statistics."""
+    """K-means on the embeddings of patients, scaled by their own statistics."""
     center, scale = scaling(patients, scaler, comm=comm)
     z = (patients - center) / scale
     found = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=n_starts, seed=seed, comm=comm)
@@ -36,8 +39,16 @@ def centroids_of(
 
 @dataclass(eq=False, repr=False)
 class ClusteredAfterwards(DeepMethod):
+    """The embedding is learned first; K-means on the patients' embeddings follows.
+
+    Parameters
+    ----------
+    scaler
+        How embeddings are scaled before K-means, by the statistics of the patients.
+    """
+
     epochs: int = 10
-    scaler: Scaler = "standard"  # of embeddings before K-means, by the patients' statistics
+    scaler: Scaler = "standard"
 
     e_step_each_epoch: ClassVar[bool] = False
     beliefs_type: ClassVar[type] = Centroids
@@ -56,8 +67,10 @@ class ClusteredAfterwards(DeepMethod):
 
 @dataclass(frozen=True)
 class CentroidsAndHyperplane(Centroids):
-    weights: Tensor  # (dims,): of the hyperplane between controls and patients
-    intercept: Tensor  # ()
+    """The same, and the hyperplane between controls and patients."""
+
+    weights: Annotated[Tensor, Shape("dims")]
+    intercept: Annotated[Tensor, Shape()]
 
     def diagnosis(self, z: Tensor) -> Tensor:
         return Hyperplane(self.weights, self.intercept).logit(z).sigmoid()
@@ -65,7 +78,7 @@ class CentroidsAndHyperplane(Centroids):
 
 @dataclass(eq=False, repr=False)
 class DiagnosedAfterwards(ClusteredAfterwards):
-    """Diagnosis too is learned from the finished embedding, by logistic regression."""
+    """The diagnosis, too, is learned from the finished embedding, by logistic regression."""
 
     beliefs_type: ClassVar[type] = CentroidsAndHyperplane
     supports_distributed: ClassVar[bool] = False  # the regression needs everybody

@@ -1,4 +1,4 @@
-"""Autoencoder: patients are copied through a short code, on which K-means follows (Hinton & Salakhutdinov 2006)."""
+"""Autoencoder: K-means on codes from which patients are reconstructed (Hinton & Salakhutdinov 2006)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,17 @@ from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class Autoencoder(ClusteredAfterwards):
+class Autoencoder(ClusteredAfterwards, name="autoencoder"):
+    """
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["autoencoder"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     needs_controls: ClassVar[bool] = False
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
@@ -29,13 +39,13 @@ class Autoencoder(ClusteredAfterwards):
     ) -> Network:
         network = super().build(input_shape, inputs, saved)
         if inputs is not None:
-            # of a large cohort some tell enough, and the others stay where they are
+            # a sample of a large cohort is enough, and the rest need not be read
             every = ceil(prod(inputs.shape) / TELLING) if inputs.ndim > 2 else 1
             self.decoder(network).fit_scaling(np.asarray(inputs[::every]))
         return network
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation:
-        """A batch holds nothing but views, so it is a view that is copied: unless asked for, the plain input."""
+        """None by default: a view is reconstructed, and views should be the plain inputs."""
         return resolve_augmentation("none" if self.augmentation == "auto" else self.augmentation)
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""BYOL: a view predicts what a slowly following teacher makes of the other (Grill et al. 2020); K-means afterwards."""
+"""BYOL: one view predicts the projection of the other by a momentum teacher (Grill et al. 2020); K-means afterwards."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,14 +14,29 @@ from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class BYOL(ClusteredAfterwards):
-    decay: float = 0.99  # how slowly the teacher follows, per step; the paper's 0.996 to 1 is for longer trainings
+class BYOL(ClusteredAfterwards, name="byol"):
+    """
+    Parameters
+    ----------
+    decay
+        Decay of the teacher's moving average per step; the paper's 0.996 to 1 is for longer trainings.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["byol"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    decay: float = 0.99
 
     needs_controls: ClassVar[bool] = False
     views: ClassVar[int] = 2
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
-        # normalised, as nothing else here keeps all patients from being predicted alike
+        # batch normalisation prevents the collapse to one constant prediction
         head, predictor = projection(encoder.dim, norm=True), projection(128, norm=True)
         return {"projection": head, "predictor": predictor, "teacher": Teacher(encoder, head, self.decay)}
 

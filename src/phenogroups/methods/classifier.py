@@ -14,7 +14,17 @@ from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class Classifier(ClusteredAfterwards):
+class Classifier(ClusteredAfterwards, name="classifier"):
+    """
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["classifier"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"diagnosis": projection(encoder.dim, out=1)}
 

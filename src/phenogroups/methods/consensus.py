@@ -1,16 +1,18 @@
-"""Consensus: what several runs of one method, started differently, agree on (co-assignment, Strehl & Ghosh 2002).
+"""Consensus: what several runs of one method with different seeds agree on (co-assignment, Strehl & Ghosh 2002).
 
-Every run numbers its subgroups as it likes. The training patients tell which is which: runs are matched to what they
-find together, and from then on a new subject is assigned by the mean of all runs.
+Every run numbers its subgroups in its own order. The runs are aligned by the training patients whom they assign; a new
+subject is then assigned by the mean of all runs.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -19,23 +21,61 @@ from phenogroups.clustering.consensus import consensus_labels
 from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.base import EYES, Method, Prediction
+from phenogroups.methods.base import Method
+from phenogroups.methods.deep import EYES
+from phenogroups.methods.deep_ucsl import DeepUCSL
+from phenogroups.methods.prediction import Prediction
+from phenogroups.methods.registry import build_method, class_of, name_of
+from phenogroups.methods.settings import AtLeast
 from phenogroups.training.checkpoint import Checkpoint, without_prefix
 from phenogroups.training.em import Progress
 
-LARGEST = 2**32  # what scikit-learn takes as a seed is below
-SEEDS = 2**20  # first seeds of runs are below, as methods multiply theirs
-OWN = ("n_subgroups", "seed")  # settings that runs get from the consensus
-FINISHED = "finished"  # name of what is kept of a run without epochs
+LARGEST = 2**32  # scikit-learn takes seeds below this
+SEEDS = 2**20  # the first seeds of runs are below this, as methods multiply theirs
+OWN = ("n_subgroups", "seed")  # settings that the consensus gives to its runs
+FINISHED = "finished"  # name of the checkpoint of a run without epochs
 AGREEING = 0.5  # adjusted Rand index from which subgroups agree: two equal ones then differ on one patient in seven
 
 
 @dataclass(eq=False, repr=False)
-class Consensus(Method):
-    method: str = "deep_ucsl"  # what is run: a name in METHODS
-    runs: int = 5  # each with a seed of its own
-    settings: dict[str, Any] | None = None  # of the method, where they are not its defaults
-    subsample: float = 1.0  # share of the subjects that each run is trained on, drawn anew; groups stay together
+class Consensus(Method, name="consensus"):
+    """
+    Parameters
+    ----------
+    estimator
+        The method that is run several times; None: `DeepUCSL()`. Its n_subgroups and seed are replaced.
+    runs
+        Number of runs, each with a seed of its own.
+    subsample
+        Share of the subjects that each run is trained on, drawn anew for each; groups stay together.
+
+    Attributes
+    ----------
+    runs_ : list of Method
+        The fitted runs.
+    stability_ : float
+        Mean adjusted Rand index between the subgroups of two runs; 1: all runs agree, 0: as by chance.
+    agreement_ : ndarray of shape (runs,)
+        Adjusted Rand index of each run with the consensus.
+    best_run_ : Method
+        The run that agrees best with the consensus; the embedding is its own.
+
+    Examples
+    --------
+    >>> from phenogroups import DeepUCSL, drawn_table
+    >>> from phenogroups.methods import Consensus
+    >>> cohort = drawn_table(80)
+    >>> method = Consensus(DeepUCSL(epochs=2, steps=2), runs=2).fit(cohort)
+    >>> method.predict_cohort(cohort).undecided.shape
+    (80,)
+    """
+
+    estimator: Method | None = None
+    runs: Annotated[int, AtLeast(2)] = 5
+    subsample: float = 1.0
+    # after the estimator, as in scikit-learn's meta-estimators
+    n_subgroups: int = field(default=2, kw_only=True)
+    seed: int = field(default=0, kw_only=True)
 
     @property
     def needs_controls(self) -> bool:  # pyright: ignore
@@ -58,7 +98,7 @@ class Consensus(Method):
 
     @property
     def passes(self) -> int:
-        """Epochs of all runs together, as progress counts them; a run without epochs is one."""
+        """Number of epochs of all runs, for progress bars; a run without epochs counts as one."""
         return self.runs * self._passes_of_a_run
 
     @property
@@ -67,38 +107,59 @@ class Consensus(Method):
 
     @property
     def best_run_(self) -> Method:
-        """The run that agrees best with the consensus, whose embedding is shown."""
+        """The run that agrees best with the consensus; the embedding is its own."""
         return self.runs_[self.best_]
 
     def run(self, i: int) -> Method:
-        """The method of run i, not yet fitted; its seed does not depend on how many runs there are."""
-        from phenogroups.methods import build_method  # here, as the table of methods names this one too
-
+        """The method of run i, not yet fitted; its seed does not depend on the number of runs."""
         first = np.random.SeedSequence(self.seed % LARGEST).generate_state(1)[0] % SEEDS
-        own = {"n_subgroups": self.n_subgroups, "seed": int(first) + i}  # never twice the same
-        return build_method(self.method, {**(self.settings or {}), **own})
+        estimator = DeepUCSL() if self.estimator is None else clone(self.estimator)
+        return estimator.set_params(n_subgroups=self.n_subgroups, seed=int(first) + i)
 
-    def run_settings(self) -> dict[str, Any]:
-        """All settings of the runs, defaults too."""
-        return {name: value for name, value in self.run(0).get_params(deep=False).items() if name not in OWN}
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        return ["n_subgroups", "seed", "method", "runs", "settings", "subsample"]
 
-    def check_settings(self) -> None:
-        super().check_settings()
-        if not 0 < self.subsample <= 1:
-            raise ValueError(f"Expected subsample above 0 and at most 1. Received: {self.subsample!r}.")
-        own = [name for name in OWN if name in (self.settings or {})]
+    @classmethod
+    def parse_settings(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """In JSON the estimator is two settings: the name of its `method`, and its `settings`."""
+        name, of_runs = settings.get("method", "deep_ucsl"), settings.get("settings") or {}
+        if not isinstance(of_runs, Mapping):
+            raise ValueError(f"Expected settings as a table of names and values. Received: {of_runs!r}.")
+        own = [each for each in OWN if each in of_runs]
         if own:
             raise ValueError(
                 f"Expected {' and '.join(OWN)} of the consensus, which gives them to its runs. "
                 f"Received: {', '.join(own)} in settings. Leave them out there."
             )
-        run = self.run(0)
-        if run.reads_truth or isinstance(run, Consensus):
-            why = "is told the truth" if run.reads_truth else "is made of several runs already"
-            raise ValueError(
-                f"Expected a method that finds subgroups in one run. Received: {self.method!r}, which {why}. "
-                "Choose another, such as 'deep_ucsl'."
-            )
+        if issubclass(class_of(name), cls):
+            raise ValueError(_one_run_expected(name, "is made of several runs already"))
+        given = {key: value for key, value in settings.items() if key not in ("method", "settings")}
+        return {**super().parse_settings(given), "estimator": build_method(name, of_runs)}
+
+    def settings_for_json(self) -> dict[str, Any]:
+        run, given = self.run(0), super().settings_for_json()
+        del given["estimator"]
+        settings = {key: value for key, value in run.settings_for_json().items() if key not in OWN}
+        return {**given, "method": name_of(run), "settings": settings}
+
+    def check_settings(self) -> None:
+        super().check_settings()
+        if not 0 < self.subsample <= 1:
+            raise ValueError(f"Expected subsample above 0 and at most 1. Received: {self.subsample!r}.")
+        if self.estimator is None:
+            return
+        for name in OWN:  # a value of the estimator that would be replaced silently is an error
+            given, plain = getattr(self.estimator, name), getattr(type(self.estimator), name)
+            if given not in (plain, getattr(self, name)):
+                raise ValueError(
+                    f"Expected {name} of the consensus, which gives it to its runs. Received: {name}={given} of the "
+                    f"estimator. Say Consensus({type(self.estimator).__name__}(...), {name}={given})."
+                )
+        if self.estimator.reads_truth or isinstance(self.estimator, Consensus):
+            why = "is told the truth" if self.estimator.reads_truth else "is made of several runs already"
+            raise ValueError(_one_run_expected(type(self.estimator).__name__, why))
+        self.run(0).check_settings()
 
     def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         self.runs_ = [self._fit_run(i, cohort, progress, checkpoint or Checkpoint()) for i in range(self.runs)]
@@ -114,7 +175,7 @@ class Consensus(Method):
 
     def _fit_run(self, i: int, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint) -> Method:
         run, before, checkpoint = self.run(i), i * self._passes_of_a_run, checkpoint.of_part(f"run {i + 1}")
-        if self.subsample < 1:  # whoever is left out of a run is assigned by it all the same
+        if self.subsample < 1:  # subjects left out of a run are still assigned by it
             cohort, _ = replace(cohort, is_test=None).split(1 - self.subsample, run.seed)
         tell = progress or (lambda _: None)
         kept = checkpoint.load(FINISHED)
@@ -126,7 +187,7 @@ class Consensus(Method):
             )
             run.fit(cohort, progress=shown, checkpoint=checkpoint)
         if not hasattr(run, "passes"):
-            checkpoint.save(FINISHED, run.state(), {})  # of a run with epochs, the last of them is kept
+            checkpoint.save(FINISHED, run.state(), {})  # a run with epochs saves its last epoch itself
             tell({"epoch": i + 1, "run": i + 1})
         return run
 
@@ -137,7 +198,7 @@ class Consensus(Method):
         return found.in_order(self.by_size_)
 
     def _predict(self, inputs: Inputs | Cohort) -> Prediction:
-        """Means over the runs that say something, their subgroups in the order of the consensus."""
+        """Means over the runs, with subgroups in the order of the consensus; fields that no run has stay None."""
         said: dict[str, list[np.ndarray]] = {}
         for i, (run, order) in enumerate(zip(self.runs_, self.order_, strict=True)):
             found = run.predict_cohort(inputs)
@@ -145,7 +206,7 @@ class Consensus(Method):
                 "subgroup": found.subgroup[:, order],
                 "by_centroid": None if found.by_centroid is None else found.by_centroid[:, order],
                 "diagnosis": found.diagnosis,
-                "embedding": found.embedding if i == self.best_ else None,  # a mean of embeddings means nothing
+                "embedding": found.embedding if i == self.best_ else None,  # their mean is meaningless
             }
             for name, values in of_run.items():
                 if values is not None:
@@ -169,7 +230,7 @@ class Consensus(Method):
         return said
 
     def remarks(self) -> list[str]:
-        """What the run that is shown says of itself."""
+        """Notes of the best run."""
         return self.best_run_.remarks()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -204,8 +265,15 @@ class Consensus(Method):
 
 
 def align(labels: np.ndarray, consensus: np.ndarray, n_subgroups: int) -> np.ndarray:
-    """(n_subgroups,): which of a run's subgroups is each of the consensus; always a permutation."""
+    """(n_subgroups,): the subgroup of a run that matches each subgroup of the consensus; always a permutation."""
     mapping = match_labels(labels, consensus, n_subgroups)
-    # where the runs tell fewer subgroups apart than were asked for, those left over keep the places left over
+    # where fewer subgroups are found than were asked for, the unmatched ones take the free places
     mapping[mapping < 0] = np.setdiff1d(np.arange(n_subgroups), mapping)
     return np.argsort(mapping)
+
+
+def _one_run_expected(received: str, why: str) -> str:
+    return (
+        f"Expected a method that finds subgroups in one run. Received: {received!r}, which {why}. "
+        "Choose another, such as DeepUCSL ('deep_ucsl')."
+    )

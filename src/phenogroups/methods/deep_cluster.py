@@ -1,7 +1,7 @@
 """DeepCluster-v2: the clusters of one epoch are the classes of the next (Caron et al. 2018, 2020)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from phenogroups.clustering.kmeans import sinkhorn_kmeans
 from phenogroups.clustering.matching import match_members
 from phenogroups.data.batches import Batch
-from phenogroups.methods.base import DeepMethod
+from phenogroups.methods.deep import DeepMethod
+from phenogroups.methods.settings import Shape
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.heads import projection
 from phenogroups.networks.network import Network
@@ -17,12 +18,27 @@ from phenogroups.networks.network import Network
 
 @dataclass(frozen=True)
 class Prototypes:
-    q: Tensor  # (subjects, subgroups): one-hot
-    centroids: Tensor  # (subgroups, dims): C, of length one
+    q: Annotated[Tensor, Shape("subjects", "subgroups")]  # one-hot
+    centroids: Annotated[Tensor, Shape("subgroups", "dims")]  # C, of length one
 
 
 @dataclass(eq=False, repr=False)
-class DeepCluster(DeepMethod):
+class DeepCluster(DeepMethod, name="deep_cluster"):
+    """
+    Parameters
+    ----------
+    temperature
+        Temperature of the softmax over the prototypes.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["deep_cluster"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     epochs: int = 10
     temperature: float = 0.1
 
@@ -38,7 +54,7 @@ class DeepCluster(DeepMethod):
         return F.normalize(network.heads["projection"](embedding), dim=1)
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
-        # of plain inputs as they are now, where the paper keeps a memory of the last epoch's augmented ones
+        # on current embeddings of plain inputs; the paper clusters stored embeddings of augmented ones
         c = sinkhorn_kmeans(
             embedding, self.n_subgroups, balance=0, spherical=True, seed=self.seed, comm=self.comm
         ).centroids

@@ -5,7 +5,7 @@ The symbols are the paper's: q is Q(c | x, y), the gate is p(c | x), expert k is
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ from phenogroups.clustering.space import DiseaseSpace, Scaler, fit_space
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.losses import class_balance, experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
-from phenogroups.methods.base import DeepMethod, cosine
+from phenogroups.methods.deep import DeepMethod, cosine
+from phenogroups.methods.settings import AtLeast, Shape
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
 from phenogroups.training.checkpoint import Checkpoint
@@ -58,18 +59,24 @@ PAPER: dict[str, Any] = {
     "stop_below": 0.0,
     "class_weights": (0.5, 0.5),
 }
+PRESETS = {
+    "deep_ucsl_paper": PAPER,
+    "deep_ucsl_paper_soft": {**PAPER, "pseudo_labels": "soft"},
+    "deep_ucsl_paper_hard": {**PAPER, "pseudo_labels": "hard"},
+    "deep_ucsl_paper_without_sinkhorn": {**PAPER, "clusterer": "kmeans"},
+}
 
 
 @dataclass(frozen=True)
 class Beliefs:
-    q: Tensor  # (subjects, subgroups): q(c | x, y)
+    q: Annotated[Tensor, Shape("subjects", "subgroups")]  # q(c | x, y)
     center: Tensor  # the five tensors of the DiseaseSpace in which the patients were clustered
     scale: Tensor
     severity: Tensor
     basis: Tensor
     limit: Tensor
-    centroids: Tensor  # (subgroups, components), in that space
-    log_sizes: Tensor  # (subgroups,)
+    centroids: Annotated[Tensor, Shape("subgroups", "components")]  # in that space
+    log_sizes: Annotated[Tensor, Shape("subgroups")]
     specificity: Tensor  # (): how much more these subgroups split patients than controls
     held: Tensor = field(default_factory=lambda: torch.tensor(False))  # (): whether q stays as it was elected
 
@@ -79,21 +86,71 @@ class Beliefs:
 
 
 @dataclass(eq=False, repr=False)
-class DeepUCSL(DeepMethod):
-    clusterer: Any = "mixture"  # a name in CLUSTERERS, or any scikit-learn estimator that clusters vectors
-    restarts: int = 3  # networks that are warmed up; of images they vote on the first subgroups, of a table one goes on
-    warmup: int = 1  # epochs of diagnosis alone, before the first E-step
-    components: int | None = 30  # principal components of the patients in which they are clustered, at most
-    remove_severity: bool = True  # forget the axis from controls to patients before clustering
-    winsorise: float | None = 2.5  # pull in coordinates beyond so many deviations
-    scaler: Scaler = "standard"  # of embeddings, by the patients' statistics
-    warm_start: bool = True  # the mixture starts from the previous beliefs
-    posterior: Literal["sinkhorn", "proportions"] = "sinkhorn"  # of K-means; proportions: as the published code
-    epsilon: float = 0.05  # Sinkhorn temperature
-    stop_below: float = 0.02  # share of the smallest subgroup that still moves; twice below: one last epoch follows
+class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
+    """
+    Parameters
+    ----------
+    clusterer
+        How patients are clustered in an E-step: ``mixture``, ``sinkhorn_kmeans``, ``kmeans``, or any scikit-learn
+        estimator that clusters vectors.
+    restarts
+        Number of networks that are warmed up. For images they vote on the first subgroups; for a table one is trained
+        further.
+    warmup
+        Number of first epochs that learn the diagnosis alone, before the first E-step.
+    components
+        Largest number of principal components of the patients in which they are clustered; None: all.
+    remove_severity
+        Whether the axis from controls to patients is removed before clustering.
+    winsorise
+        Number of standard deviations to which coordinates are clipped; None: no clipping.
+    scaler
+        How embeddings are scaled before clustering, by the statistics of the patients.
+    warm_start
+        Whether the mixture starts from the beliefs of the previous E-step.
+    posterior
+        Posterior of K-means: balanced by Sinkhorn, or the raw proportions of the published code.
+    epsilon
+        Sinkhorn temperature.
+    stop_below
+        Stop one epoch after the moved share of the smallest subgroup stays below this for two E-steps.
+    pseudo_labels
+        Whether the beliefs that the network is trained on are soft, hard, or soft at first and hard at the end.
+    hard_from
+        Share of the epochs after which pseudo-labels are hard.
+    class_weights
+        Weights of controls and patients; None: by their frequency.
+    experts_weight
+        Weight of the experts' loss.
+    gate_weight_patients
+        Weight of the gate's loss on patients.
+    gate_weight_controls
+        Weight of the gate's loss on controls.
+
+    Examples
+    --------
+    >>> from phenogroups import DeepUCSL, drawn_table
+    >>> train, test = drawn_table(200).split(held_out=0.2)
+    >>> model = DeepUCSL(n_subgroups=2, epochs=2, steps=2).fit(train)
+    >>> found = model.predict_cohort(test)
+    >>> found.subgroup.shape, found.diagnosis.shape
+    ((40, 2), (40,))
+    """
+
+    clusterer: Any = "mixture"
+    restarts: Annotated[int, AtLeast(1)] = 3
+    warmup: Annotated[int, AtLeast(0)] = 1
+    components: Annotated[int | None, AtLeast(1)] = 30
+    remove_severity: bool = True
+    winsorise: float | None = 2.5
+    scaler: Scaler = "standard"
+    warm_start: bool = True
+    posterior: Literal["sinkhorn", "proportions"] = "sinkhorn"
+    epsilon: float = 0.05
+    stop_below: float = 0.02
     pseudo_labels: Literal["soft_to_hard", "soft", "hard"] = "soft_to_hard"
-    hard_from: float = 1.0  # share of the epochs after which pseudo-labels are hard
-    class_weights: tuple[float, float] | None = None  # of controls and patients; None: by their frequency
+    hard_from: float = 1.0
+    class_weights: tuple[float, float] | None = None
     experts_weight: float = 1.0
     gate_weight_patients: float = 1.0
     gate_weight_controls: float = 1.0

@@ -1,20 +1,22 @@
-"""Methods whose heads are trained from start to end by what is known: no E-step concludes anything."""
+"""Methods whose heads are trained by gradient descent alone, without beliefs of an E-step."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from phenogroups.methods.base import DeepMethod
+from phenogroups.methods.deep import DeepMethod
 
 
 @dataclass(frozen=True)
 class NoBeliefs:
-    """The heads say everything."""
+    """The heads hold everything that was learned."""
 
 
 @dataclass(eq=False, repr=False)
 class EndToEnd(DeepMethod):
+    """Subgroups are read from a head of the network."""
+
     epochs: int = 10
 
     e_step_each_epoch: ClassVar[bool] = False

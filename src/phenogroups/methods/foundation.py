@@ -4,7 +4,7 @@ Images are embedded by the encoder named; a table of features is taken as the em
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +15,9 @@ from phenogroups.clustering.space import Scaler
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.afterwards import CentroidsAndHyperplane, centroids_of
-from phenogroups.methods.base import Prediction, restored_encoder
+from phenogroups.methods.prediction import Prediction
+from phenogroups.methods.restoring import restored_encoder
+from phenogroups.methods.settings import AtLeast
 from phenogroups.methods.without_network import WithoutNetwork
 from phenogroups.networks.encoders import Encoder, build_encoder, default_encoder, has_weights, is_lite0
 from phenogroups.networks.weights import RANDOM
@@ -26,12 +28,35 @@ from phenogroups.training.embedding import embed_once
 
 
 @dataclass(eq=False, repr=False)
-class Foundation(WithoutNetwork):
-    encoder: str = "auto"  # of images: lite0, hf:NAME, or a name in networks.encoders together with weights
-    weights: str | None = None  # of the encoder: a file, imagenet, or random: what nothing learned sees
-    n_starts: int = 10  # of K-means; the best is kept
-    scaler: Scaler = "standard"  # of embeddings before K-means, by the patients' statistics
-    device: str = "auto"  # on which training images are embedded, as Fabric's accelerator: auto, cpu, gpu, mps
+class Foundation(WithoutNetwork, name="foundation"):
+    """
+    Parameters
+    ----------
+    encoder
+        Encoder of images: ``lite0``, ``hf:NAME``, or a name in `phenogroups.networks.encoders` together with weights.
+    weights
+        Weights of the encoder: a file, ``imagenet``, or ``random`` as a baseline that has learned nothing.
+    n_starts
+        Number of K-means starts; the best is kept.
+    scaler
+        How embeddings are scaled before K-means, by the statistics of the patients.
+    device
+        Where training images are embedded, as Fabric's accelerator: ``auto``, ``cpu``, ``gpu`` or ``mps``.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["foundation"]().fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    encoder: str = "auto"
+    weights: str | None = None
+    n_starts: Annotated[int, AtLeast(1)] = 10
+    scaler: Scaler = "standard"
+    device: str = "auto"
 
     beliefs_type: ClassVar[type] = CentroidsAndHyperplane
 

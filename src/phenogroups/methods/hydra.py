@@ -1,7 +1,7 @@
 """HYDRA: controls lie inside a polytope, and every patient leaves it through one of its K faces (Varol et al. 2017)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -14,17 +14,18 @@ from phenogroups.clustering.hyperplanes import Hyperplanes, balanced, fit_coordi
 from phenogroups.clustering.linear import logistic_hyperplane
 from phenogroups.data.batches import as_tensor
 from phenogroups.methods.adjustable import Adjustable
+from phenogroups.methods.settings import AtLeast, Shape
 
 MOST_ALTERNATIONS = 50
-SEARCH_TOLERANCE = 1e-3  # of the faces while patients still change them
+SEARCH_TOLERANCE = 1e-3  # of the faces while patients still move
 
 
 @dataclass(frozen=True)
 class Polytope:
-    weights: Tensor  # (dims, faces)
-    intercepts: Tensor  # (faces,)
-    slope: Tensor  # (): of the diagnosis' logit in the best score of a subject
-    offset: Tensor  # ()
+    weights: Annotated[Tensor, Shape("dims", "subgroups")]  # a column for each face
+    intercepts: Annotated[Tensor, Shape("subgroups")]
+    slope: Annotated[Tensor, Shape()]  # of the logit of the diagnosis in the best score of a subject
+    offset: Annotated[Tensor, Shape()]
 
     def scores(self, z: Tensor) -> Tensor:
         """(n, faces): above 0 outside of a face, in units of its margin."""
@@ -94,16 +95,35 @@ def fit_faces(
         z, diagnosis, balanced(weights, diagnosis), loss="squared_hinge", strength=strength, start=start,
         tolerance=tolerance,
     )  # fmt: skip
-    # a face that no patient chose stays one margin before everybody, and gets back whom all others hold further inside
+    # a face without patients gets the constant score -1: it attracts patients whom all other faces score lower
     unused = weights[diagnosis == 1].sum(0) == 0
     return Hyperplanes(torch.where(unused, 0, faces.weights), torch.where(unused, -1, faces.intercepts))
 
 
 @dataclass(eq=False, repr=False)
-class HYDRA(Adjustable):
-    strength: float = 0.25  # C of the faces
-    n_consensus: int = 20  # runs that must agree
-    components: int | None = None  # principal components of the features that are used; None: all, losing nothing
+class HYDRA(Adjustable, name="hydra"):
+    """
+    Parameters
+    ----------
+    strength
+        Inverse strength C of the penalty on the faces.
+    n_consensus
+        Number of runs whose consensus is taken.
+    components
+        Number of principal components of the features that are used; None: all, without loss.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["hydra"](n_consensus=3).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    strength: float = 0.25
+    n_consensus: Annotated[int, AtLeast(1)] = 20
+    components: Annotated[int | None, AtLeast(1)] = None
 
     beliefs_type: ClassVar[type] = Polytope
 
@@ -111,5 +131,5 @@ class HYDRA(Adjustable):
         return fit_polytope(as_tensor(vectors), torch.as_tensor(diagnosis), **self.rules())
 
     def read(self, vectors: Tensor, beliefs: Polytope) -> dict[str, Tensor]:
-        # an axis for each face, in the order in which they were fitted: `by_size_` says which subgroup's each is
+        # one axis per face, in the order of fitting; `by_size_` maps subgroups to faces
         return {"embedding": beliefs.scores(vectors).float(), **beliefs.read(vectors)}

@@ -1,7 +1,7 @@
 """Plain K-means on pixels or features of the patients: what one gets without a network and without controls."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -10,16 +10,32 @@ from torch import Tensor
 
 from phenogroups.clustering.kmeans import inverse_square_proportions, squared_distances
 from phenogroups.methods.adjustable import Adjustable
+from phenogroups.methods.settings import AtLeast, Shape
 
 
 @dataclass(frozen=True)
 class Means:
-    centroids: Tensor  # (subgroups, numbers of an input)
+    centroids: Annotated[Tensor, Shape("subgroups", "inputs")]
 
 
 @dataclass(eq=False, repr=False)
-class PlainKMeans(Adjustable):
-    n_starts: int = 10  # K-means++ starts; the best is kept
+class PlainKMeans(Adjustable, name="kmeans"):
+    """
+    Parameters
+    ----------
+    n_starts
+        Number of K-means++ starts; the best is kept.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["kmeans"]().fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    n_starts: Annotated[int, AtLeast(1)] = 10
 
     needs_controls: ClassVar[bool] = False
     beliefs_type: ClassVar[type] = Means

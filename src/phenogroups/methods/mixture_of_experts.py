@@ -1,4 +1,4 @@
-"""Mixture of experts: a gate learns which of several classifiers to ask, from the diagnosis alone (Chen et al. 2022).
+"""Mixture of experts: a gate learns from the diagnosis alone which classifier to use (Chen et al. 2022).
 
 The gate, p(c | x), is read as the subgroup; nothing but the diagnosis tells it how to divide the patients.
 """
@@ -16,7 +16,17 @@ from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class MixtureOfExperts(EndToEnd):
+class MixtureOfExperts(EndToEnd, name="mixture_of_experts"):
+    """
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["mixture_of_experts"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         # linear on one encoder, as those of Deep UCSL; in the original each expert is a network of its own
         return {name: nn.Linear(encoder.dim, self.n_subgroups) for name in ("experts", "gate")}

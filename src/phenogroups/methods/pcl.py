@@ -1,7 +1,7 @@
 """PCL: a view recognises its patient's other view and its patient's prototype (Li et al. 2021)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.data.batches import Batch
 from phenogroups.losses import info_nce
 from phenogroups.methods.deep_cluster import DeepCluster, Prototypes
+from phenogroups.methods.settings import AtLeast, Shape
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.heads import Teacher, projection, teacher_of
 from phenogroups.networks.network import Network
@@ -18,14 +19,33 @@ from phenogroups.networks.network import Network
 
 @dataclass(frozen=True)
 class Concentrated(Prototypes):
-    phi: Tensor  # (subgroups,): concentrations, small where a subgroup is tight
+    phi: Annotated[Tensor, Shape("subgroups")]  # concentrations, small where a subgroup is tight
 
 
 @dataclass(eq=False, repr=False)
-class PCL(DeepCluster):
-    warmup: int = 5  # epochs of InfoNCE alone: half of them, as in the study's trainings on MNIST
-    decay: float = 0.99  # how slowly the momentum encoder follows, per step
-    alpha: float = 10.0  # keeps small subgroups from looking concentrated
+class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digits_morpho"}}):
+    """
+    Parameters
+    ----------
+    warmup
+        Number of first epochs of InfoNCE alone: half of them, as in the paper's trainings on MNIST.
+    decay
+        Decay of the momentum encoder's moving average per step.
+    alpha
+        Smoothing of the concentrations, so that small subgroups do not look concentrated.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["pcl"](epochs=2, warmup=1, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    warmup: Annotated[int, AtLeast(0)] = 5
+    decay: float = 0.99
+    alpha: float = 10.0
 
     views: ClassVar[int] = 2
     beliefs_type: ClassVar[type] = Concentrated
@@ -48,7 +68,7 @@ class PCL(DeepCluster):
         return Concentrated(found.q, found.centroids, phi)
 
     def losses(self, network: Network, batch: Batch, beliefs: Concentrated | None) -> dict[str, Tensor]:
-        # two views of the batch against each other, where the paper compares one with a queue of the teacher's
+        # two views of a batch are contrasted; the paper contrasts one view with a queue of the teacher's
         h, h_other = (F.normalize(network.heads["projection"](network.encoder(view)), dim=1) for view in batch.views)
         contrast = {"contrast": info_nce(h, h_other, self.temperature, self.comm)}
         if beliefs is None:
@@ -71,7 +91,7 @@ def concentrations(
     sizes = comm.all_reduce(torch.bincount(own, minlength=n_subgroups)).to(distance)
     total = comm.all_reduce(distance.new_zeros(n_subgroups).index_add(0, own, distance))
     phi = total / (sizes * (sizes + alpha).log()).clamp_min(1)
-    phi = torch.where(sizes < 2, phi.max(), phi)  # who is alone has no distances: the widest, as in the authors' code
-    # a subgroup of equals must not pull with infinite force
+    phi = torch.where(sizes < 2, phi.max(), phi)  # of a single member: the largest, as in the authors' code
+    # identical members would give an infinite weight
     phi = phi.clamp_min(phi.mean() / 10).clamp_min(torch.finfo(phi.dtype).eps)
     return temperature * phi / phi.mean()

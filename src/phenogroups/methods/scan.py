@@ -1,10 +1,10 @@
-"""SCAN: what looks alike after a pretext task must fall into one cluster (Van Gansbeke et al. 2020).
+"""SCAN: neighbours in the embedding of a pretext task must fall into one cluster (Van Gansbeke et al. 2020).
 
 Three stages: SimCLR; then a patient and its neighbours get the same cluster; then the surest predictions are labels.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,29 +12,55 @@ from torch import Tensor, nn
 
 from phenogroups.data.batches import Batch
 from phenogroups.losses import balanced_cross_entropy, info_nce
-from phenogroups.methods.base import DeepMethod
+from phenogroups.methods.deep import DeepMethod
+from phenogroups.methods.settings import AtLeast, Shape
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.heads import projection
 from phenogroups.networks.network import Network
 
-PATIENTS_PER_NEIGHBOUR = 20  # at least: among few patients, the twentieth nearest is not near
+PATIENTS_PER_NEIGHBOUR = 20  # at least: with few patients, the twentieth neighbour is not similar
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    neighbours: Tensor  # (subjects, neighbours): positions in the cohort
-    self_labelling: Tensor  # (): whether the last stage has begun
+    neighbours: Annotated[Tensor, Shape("subjects", "neighbours")]  # positions in the cohort
+    self_labelling: Annotated[Tensor, Shape()]  # whether the last stage has begun
 
 
 @dataclass(eq=False, repr=False)
-class SCAN(DeepMethod):
+class SCAN(DeepMethod, name="scan"):
+    """
+    Parameters
+    ----------
+    pretext
+        Share of the epochs, the first, that train SimCLR.
+    self_labelling
+        Share of the epochs, the last, in which confident predictions are used as labels.
+    neighbours
+        Largest number of neighbours of each patient.
+    temperature
+        Temperature of SimCLR.
+    entropy_weight
+        Weight of the entropy of cluster sizes; without it, one cluster would hold all patients.
+    threshold
+        Probability from which a prediction is used as a label.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["scan"](epochs=3, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     epochs: int = 10
-    pretext: float = 0.5  # share of the epochs that SimCLR takes
-    self_labelling: float = 0.2  # share of the epochs, the last, in which sure predictions are labels
-    neighbours: int = 20  # of each patient, at most
-    temperature: float = 0.1  # of SimCLR
-    entropy_weight: float = 5.0  # of clusters being used alike: without it, one cluster would hold everybody
-    threshold: float = 0.99  # probability from which a prediction is a label
+    pretext: float = 0.5
+    self_labelling: float = 0.2
+    neighbours: Annotated[int, AtLeast(1)] = 20
+    temperature: float = 0.1
+    entropy_weight: float = 5.0
+    threshold: float = 0.99
 
     needs_controls: ClassVar[bool] = False
     views: ClassVar[int] = 2
@@ -42,20 +68,20 @@ class SCAN(DeepMethod):
 
     @property
     def warmup(self) -> int:  # pyright: ignore
-        return min(round(self.pretext * self.epochs), self.epochs - 1)  # the clusters need an epoch
+        return min(round(self.pretext * self.epochs), self.epochs - 1)  # clustering needs one epoch
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         # the original trains ten cluster heads and keeps the one of lowest loss
         return {"projection": projection(encoder.dim), "cluster": nn.Linear(encoder.dim, self.n_subgroups)}
 
     def project(self, network: Network, embedding: Tensor) -> Tensor:
-        return network.heads["projection"](embedding)  # where SimCLR compares, and where the original mines
+        return network.heads["projection"](embedding)  # the space of SimCLR, in which the original mines neighbours
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Neighbours | None, epoch: int) -> Neighbours:
         if previous is None:
             count = min(self.neighbours, max(1, len(embedding) // PATIENTS_PER_NEIGHBOUR))
             previous = Neighbours(nearest(embedding, count), torch.tensor(False))
-        if epoch == self.epochs:  # nobody needs the neighbours of training any more, the model file least of all
+        if epoch == self.epochs:  # neighbours are not needed after training, and would be large in the model file
             return replace(previous, neighbours=previous.neighbours[:0])
         begins = self.epochs - min(round(self.self_labelling * self.epochs), self.epochs - self.warmup - 1)
         return replace(previous, self_labelling=torch.tensor(epoch >= begins))
@@ -70,7 +96,7 @@ class SCAN(DeepMethod):
         if beliefs is None:
             a, b = (network.heads["projection"](network.encoder(view)) for view in batch.views)
             return {"contrast": info_nce(a, b, self.temperature)}
-        # of a patient and its neighbour, or of two views of a patient: here both are augmented alike
+        # a patient and its neighbour, or two views of a patient; both are augmented in the same way
         a, b = (network.heads["cluster"](network.encoder(view)) for view in (batch.views[0], batch.views[-1]))
         if beliefs.self_labelling:
             return {"self_labelling": self_labelling_loss(a, b, self.threshold)}

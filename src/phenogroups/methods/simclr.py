@@ -14,7 +14,22 @@ from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class SimCLR(ClusteredAfterwards):
+class SimCLR(ClusteredAfterwards, name="simclr", presets={"morpho_simclr": {"augmentation": "digits_morpho"}}):
+    """
+    Parameters
+    ----------
+    temperature
+        Temperature of the softmax over the other views.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["simclr"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     temperature: float = 0.1
 
     needs_controls: ClassVar[bool] = False

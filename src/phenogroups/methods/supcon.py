@@ -15,7 +15,22 @@ from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class SupCon(DiagnosedAfterwards):
+class SupCon(DiagnosedAfterwards, name="supcon", presets={"morpho_supcon": {"augmentation": "digits_morpho"}}):
+    """
+    Parameters
+    ----------
+    temperature
+        Temperature of the softmax over the other views.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["supcon"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     temperature: float = 0.1
     scaler: Scaler = "robust"
 

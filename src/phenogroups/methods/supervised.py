@@ -21,7 +21,17 @@ from phenogroups.training.em import Progress
 
 
 @dataclass(eq=False, repr=False)
-class SupervisedSubgroups(EndToEnd):
+class SupervisedSubgroups(EndToEnd, name="supervised_upper_bound"):
+    """
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["supervised_upper_bound"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     needs_controls: ClassVar[bool] = False
     reads_truth: ClassVar[bool] = True
 
@@ -41,7 +51,7 @@ class SupervisedSubgroups(EndToEnd):
                 f"Expected {self.n_subgroups} known subgroups, as n_subgroups says. Received: {len(names)} among "
                 f"{known.sum()} patients of known truth. Set n_subgroups to their number."
             )
-        # in the place of the diagnosis, for `Batch` has no truth
+        # passed as the diagnosis, because `Batch` has no truth
         self._train(self.trained_on(cohort).inputs, subgroup, progress, checkpoint)
 
     def trained_on(self, cohort: Cohort) -> Cohort:

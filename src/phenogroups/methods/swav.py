@@ -19,15 +19,32 @@ from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class SwAV(EndToEnd):
-    temperature: float = 0.1  # of the predicted codes
-    epsilon: float = 0.05  # Sinkhorn temperature of the codes to be predicted
+class SwAV(EndToEnd, name="swav"):
+    """
+    Parameters
+    ----------
+    temperature
+        Temperature of the predicted codes.
+    epsilon
+        Sinkhorn temperature of the codes to be predicted.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["swav"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    temperature: float = 0.1
+    epsilon: float = 0.05
 
     needs_controls: ClassVar[bool] = False
     views: ClassVar[int] = 2
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
-        # one prototype for each subgroup, where the paper has thousands: they are the clusters here
+        # one prototype per subgroup, because they are the clusters here; the paper has thousands
         prototypes = nn.Linear(128, self.n_subgroups, bias=False)
         normalise(prototypes)
         return {"projection": projection(encoder.dim), "prototypes": prototypes}
@@ -39,7 +56,7 @@ class SwAV(EndToEnd):
 
     def swapped(self, scores: Tensor, other: Tensor) -> Tensor:
         """The code of one view, predicted from the other (Eq. 2)."""
-        # until sizes are equal over the whole batch; the paper stops after three rounds
+        # to convergence over the whole batch; the paper stops after three iterations
         codes = sinkhorn(scores.detach(), self.epsilon, comm=self.comm)
         return F.cross_entropy(other / self.temperature, codes)
 

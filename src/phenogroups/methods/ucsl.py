@@ -5,7 +5,7 @@ hyperplane between its patients and controls; the E-step clusters the patients i
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,32 +20,33 @@ from phenogroups.clustering.hyperplanes import Hyperplanes, balanced, fit_coordi
 from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
 from phenogroups.data.batches import as_tensor
 from phenogroups.methods.adjustable import Adjustable
+from phenogroups.methods.settings import AtLeast, Shape
 
 Maximization = Literal["logistic", "max_margin"]
 Clustering = Literal["gaussian_mixture", "k_means"]
 Start = Literal["gaussian_mixture", "dpp", "k_means"]
 Weighting = Literal["uniform", "soft", "hard"]
 
-# C by default. Pixels are many and alike: a weaker penalty finds directions that tell the training subjects apart and
-# no others. The squared hinge is eight times as steep as the logistic loss.
+# Default C. Pixels are many and correlated: a weaker penalty overfits the training subjects. The squared hinge is eight
+# times as steep as the logistic loss.
 STRENGTH = {"logistic": 0.01, "max_margin": 0.001}
-SEARCH_TOLERANCE = 1e-3  # of the experts in the runs that must agree
-FINAL_STABILITY = 0.95  # of the run that starts from what they agreed on
-START_AXES = 10  # in which a first mixture is fitted: its covariances have many numbers
-PARALLEL = 1e-2  # directions that differ less span no axis of their own
+SEARCH_TOLERANCE = 1e-3  # of the experts in the runs of the consensus
+FINAL_STABILITY = 0.95  # of the run that starts from the consensus
+START_AXES = 10  # principal axes of the first mixture: full covariances of more have too many parameters
+PARALLEL = 1e-2  # singular values below this share of the largest are dropped
 
 
 @dataclass(frozen=True)
 class LinearUCSL:
     """What prediction needs, for any vectors: embeddings as well as features or pixels."""
 
-    center: Tensor  # (dims,)
-    basis: Tensor  # (dims, axes): of the space in which patients were clustered
-    means: Tensor  # (subgroups, axes): three tensors of the Gaussians in that space
-    whitening: Tensor  # (subgroups, axes, axes)
-    log_heights: Tensor  # (subgroups,)
-    weights: Tensor  # (dims, subgroups): of the experts
-    intercepts: Tensor  # (subgroups,)
+    center: Annotated[Tensor, Shape("dims")]
+    basis: Annotated[Tensor, Shape("dims", "axes")]  # of the space in which patients were clustered
+    means: Annotated[Tensor, Shape("subgroups", "axes")]  # of the Gaussians in that space, as the next two
+    whitening: Annotated[Tensor, Shape("subgroups", "axes", "axes")]
+    log_heights: Annotated[Tensor, Shape("subgroups")]
+    weights: Annotated[Tensor, Shape("dims", "subgroups")]  # of the experts
+    intercepts: Annotated[Tensor, Shape("subgroups")]
 
     def project(self, z: Tensor) -> Tensor:
         """(n, axes)"""
@@ -127,7 +128,8 @@ class Steps:
         weights = {"soft": q, "hard": self._one_hot(q.argmax(1)), "uniform": torch.full_like(q, 1 / self.n_subgroups)}
         of_controls = weights[self.negative_weighting]
         alone = of_controls[~self.is_patient].sum(0) < 1
-        of_controls = torch.where(alone, weights["uniform"], of_controls)  # whom no control resembles, all oppose
+        # a cluster that no control resembles is contrasted with all of them
+        of_controls = torch.where(alone, weights["uniform"], of_controls)
         return torch.where(self.is_patient[:, None], weights[self.positive_weighting], of_controls)
 
     def e_step(self, experts: Hyperplanes, q: Tensor) -> EStep:
@@ -201,17 +203,50 @@ def orthonormal(directions: Tensor) -> Tensor:
 
 
 @dataclass(eq=False, repr=False)
-class UCSL(Adjustable):
-    maximization: Maximization = "logistic"  # how experts are fitted
-    clustering: Clustering = "gaussian_mixture"  # of the patients, in the space of the experts' directions
+class UCSL(Adjustable, name="ucsl", presets={"ucsl_max_margin": {"maximization": "max_margin"}}):
+    """
+    Parameters
+    ----------
+    maximization
+        Loss by which experts are fitted.
+    clustering
+        How patients are clustered in the space of the experts' directions.
+    start
+        How the first clusters are found.
+    negative_weighting
+        How controls are weighted for each expert: all alike, or by the clusters.
+    positive_weighting
+        How patients are weighted for each expert.
+    strength
+        Inverse strength C of the penalty on the experts; None: 0.01 (logistic) or 0.001 (max_margin).
+    stability
+        Adjusted Rand index of two E-steps above which a run ends.
+    iterations
+        Largest number of iterations of a run.
+    n_consensus
+        Number of runs whose consensus is taken.
+    components
+        Number of principal components of the features that are used; None: all, without loss.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["ucsl"](n_consensus=3).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    maximization: Maximization = "logistic"
+    clustering: Clustering = "gaussian_mixture"
     start: Start = "gaussian_mixture"
-    negative_weighting: Weighting = "soft"  # of controls: uniform, or as the clusters see them
-    positive_weighting: Literal["hard", "soft"] = "hard"  # of patients
-    strength: float | None = None  # C of the experts; None: as STRENGTH says
-    stability: float = 0.85  # adjusted Rand index of two E-steps above which a run ends
-    iterations: int = 10  # of a run, at most
-    n_consensus: int = 10  # runs that must agree
-    components: int | None = None  # principal components of the features that are used; None: all, losing nothing
+    negative_weighting: Weighting = "soft"
+    positive_weighting: Literal["hard", "soft"] = "hard"
+    strength: float | None = None
+    stability: float = 0.85
+    iterations: Annotated[int, AtLeast(1)] = 10
+    n_consensus: Annotated[int, AtLeast(1)] = 10
+    components: Annotated[int | None, AtLeast(1)] = None
 
     beliefs_type: ClassVar[type] = LinearUCSL
 

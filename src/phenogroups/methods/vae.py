@@ -1,7 +1,7 @@
 """VAE: a patient's code is a distribution near the prior from which it can be copied (Kingma & Welling 2014)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -9,17 +9,38 @@ from torch import Tensor, nn
 from phenogroups.clustering.space import Scaler
 from phenogroups.data.batches import Batch
 from phenogroups.methods.autoencoder import Autoencoder
+from phenogroups.methods.settings import AtLeast
 from phenogroups.networks.decoders import build_decoder
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class VAE(Autoencoder):
-    latent: int = 32  # length of the code
-    beta: float = 1.0  # weight of the divergence from the prior; 1 is the evidence lower bound
-    noise: float = 0.5  # deviation of p(x | z), in deviations of the inputs; with 1, features would not be worth coding
-    scaler: Scaler = "none"  # the prior gives every latent its unit; rescaled, the unused would be as loud as others
+class VAE(Autoencoder, name="vae"):
+    """
+    Parameters
+    ----------
+    latent
+        Number of latent variables.
+    beta
+        Weight of the divergence from the prior; 1 gives the evidence lower bound.
+    noise
+        Standard deviation of p(x | z), in standard deviations of the inputs. With 1, the latents of a table of features
+        stay unused.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["vae"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    latent: Annotated[int, AtLeast(1)] = 32
+    beta: float = 1.0
+    noise: float = 0.5
+    scaler: Scaler = "none"  # the prior scales the latents; standardised, unused ones would vary as much as others
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         read = {name: nn.Linear(encoder.dim, self.latent) for name in ("mean", "log_variance")}

@@ -1,18 +1,34 @@
 """VAE + UCSL: linear UCSL on the codes of a variational autoencoder of patients and controls (Louiset et al.)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
+from phenogroups.methods.settings import AtLeast
 from phenogroups.methods.ucsl import LinearUCSL, fit_ucsl
 from phenogroups.methods.vae import VAE
 from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class VAEUCSL(VAE):
-    n_consensus: int = 10  # runs of UCSL that must agree
+class VAEUCSL(VAE, name="vae_ucsl"):
+    """
+    Parameters
+    ----------
+    n_consensus
+        Number of runs of UCSL whose consensus is taken.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["vae_ucsl"](epochs=2, steps=2, n_consensus=3).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
+    n_consensus: Annotated[int, AtLeast(1)] = 10
 
     needs_controls: ClassVar[bool] = True
     beliefs_type: ClassVar[type] = LinearUCSL

@@ -11,13 +11,22 @@ from torch import Tensor
 from phenogroups.data.batches import read_in_blocks
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.base import Method, Prediction
+from phenogroups.methods.base import Method
+from phenogroups.methods.prediction import Prediction
 from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Progress
 
 
 @dataclass(eq=False, repr=False)
 class WithoutNetwork(Method):
+    """A method that learns from inputs as vectors, in one E-step.
+
+    Attributes
+    ----------
+    beliefs_ : dataclass of tensors
+        What the E-step concluded.
+    """
+
     beliefs_type: ClassVar[type]  # the dataclass of tensors that `e_step` returns
 
     def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Any:
@@ -43,7 +52,7 @@ class WithoutNetwork(Method):
 
     def blank(self) -> dict[str, Tensor]:
         numbers, held = prod(self.input_shape_), max(tensor.numel() for tensor in vars(self.beliefs_).values())
-        if numbers > held:  # said before so many numbers are made
+        if numbers > held:  # refused before so much memory is taken
             raise ValueError(f"Expected a model of inputs of shape {self.input_shape_}. Received: {held} numbers.")
         return self._said_of(torch.zeros(1, numbers))
 

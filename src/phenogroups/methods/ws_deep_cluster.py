@@ -1,10 +1,10 @@
-"""WS-DeepClustering: the patients' clusters are classes to be told apart, and the controls are one more.
+"""WS-DeepClustering: the clusters of the patients are classes to predict, and the controls are one more class.
 
 A weakly supervised DeepCluster of K + 1 classes, which Deep UCSL is compared with (Louiset et al., experiments).
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,20 +15,36 @@ from phenogroups.clustering.matching import match_members
 from phenogroups.clustering.space import Scaler, scaling
 from phenogroups.data.batches import Batch
 from phenogroups.losses import class_balance
-from phenogroups.methods.base import DeepMethod
+from phenogroups.methods.deep import DeepMethod
+from phenogroups.methods.settings import Shape
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
 
 
 @dataclass(frozen=True)
 class Classes:
-    q: Tensor  # (subjects, subgroups + 1): one-hot; the last class is that of the controls
+    q: Annotated[Tensor, Shape("subjects", "classes")]  # one-hot; the last class is that of the controls
 
 
 @dataclass(eq=False, repr=False)
-class WSDeepCluster(DeepMethod):
+class WSDeepCluster(DeepMethod, name="ws_deep_cluster"):
+    """
+    Parameters
+    ----------
+    scaler
+        How embeddings are scaled before K-means, by the statistics of the patients.
+
+    Examples
+    --------
+    >>> from phenogroups import METHODS, drawn_table
+    >>> cohort = drawn_table(80)
+    >>> method = METHODS["ws_deep_cluster"](epochs=2, steps=2).fit(cohort)
+    >>> method.predict_subgroup_proba(cohort).shape
+    (80, 2)
+    """
+
     epochs: int = 10
-    scaler: Scaler = "standard"  # of embeddings before K-means, by the patients' statistics
+    scaler: Scaler = "standard"
 
     beliefs_type: ClassVar[type] = Classes
 
@@ -53,7 +69,7 @@ class WSDeepCluster(DeepMethod):
     def losses(self, network: Network, batch: Batch, beliefs: Classes) -> dict[str, Tensor]:
         logits = network.heads["classes"](network.encoder(batch.views[0]))
         each = F.cross_entropy(logits, beliefs.q[batch.index], reduction="none")
-        # patients and controls count alike, as for every method here that tells them apart
+        # patients and controls have equal weight, as in every method here that predicts the diagnosis
         weights = class_balance(batch.diagnosis, self.comm)
         return {"classification": (weights[batch.diagnosis] * each).mean()}
 

@@ -16,6 +16,7 @@ from phenogroups.data.selection import Selection
 from phenogroups.data.tables import TableSpec
 from phenogroups.data.untrusted import check_types, read_limited, refuse_strange, shortened
 from phenogroups.methods import METHODS, Method, build_method
+from phenogroups.methods.registry import class_of
 
 FOLDER = Path(__file__).parent
 RECIPES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
@@ -24,12 +25,32 @@ COLUMNS = tuple(f.name for f in fields(TableSpec) if f.name != "reading")
 
 @dataclass(frozen=True)
 class Recipe(TableRecipe):
-    """What a file says of table and method; whatever is given beside it wins."""
+    """How a cohort is read and which method finds its subgroups; other options override it.
+
+    Parameters
+    ----------
+    method
+        A name in `METHODS`.
+    subgroups
+        Number of subgroups.
+    held_out
+        Share of the subjects that is held out, where the cohort does not say who.
+    table
+        Which column means what, as in `phenogroups.data.tables.TableSpec`.
+    rows
+        Which rows are studied, and which of them are held out.
+    reading
+        How images are read, as in `phenogroups.data.reading.Reading`.
+    settings
+        Settings of the method.
+    name
+        Name of the recipe.
+    """
 
     method: str = "deep_ucsl"
     subgroups: int = 2
-    held_out: float = 0.2  # share, where the cohort itself does not say who is held out
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the method
+    held_out: float = 0.2
+    settings: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
 
     def build(self, **settings: Any) -> Method:
@@ -40,7 +61,7 @@ class Recipe(TableRecipe):
         """All settings for the recipe's own method, so that a wrong one is named; for another, those that it has."""
         if method not in METHODS or method == self.method:
             return dict(self.settings)
-        known = {f.name for f in fields(METHODS[method]())}
+        known = class_of(method).setting_names()
         return {key: value for key, value in self.settings.items() if key in known}
 
     def read(
@@ -52,7 +73,25 @@ class Recipe(TableRecipe):
 
 
 def recipe(name: str | Path) -> Recipe:
-    """By its name here, or the path of a file; everything wrong in it is said before anything is read."""
+    """Read a recipe: how a cohort is read and which method finds its subgroups.
+
+    Parameters
+    ----------
+    name
+        Name of one of the paper's cohorts, such as ``odir`` or ``odir-fast``, or the path of a TOML file.
+
+    Returns
+    -------
+    Recipe
+        `read` gives its cohort, `build` its method.
+
+    Examples
+    --------
+    >>> from phenogroups import recipe
+    >>> chosen = recipe("mnist7-fast")
+    >>> chosen.method, chosen.build(seed=1).n_subgroups
+    ('deep_ucsl', 2)
+    """
     path = FOLDER / f"{name}.toml" if str(name) in RECIPES else Path(name)
     if path.suffix != ".toml" or not path.is_file():
         raise ValueError(

@@ -29,7 +29,8 @@ from phenogroups.evaluation.typical import (
     mean_maps,
     most_different,
 )
-from phenogroups.methods.base import Method, Prediction, means_of
+from phenogroups.methods.base import Method, means_of
+from phenogroups.methods.prediction import Prediction
 from phenogroups.report.pictures import draw_inputs, fit_into, grey_levels, montage
 from phenogroups.training.run import MATERIAL, RunError, member
 

@@ -14,7 +14,7 @@ from phenogroups.evaluation.confounds import untested, warnings
 from phenogroups.evaluation.diagnostics import Diagnostics
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.scores import Scores
-from phenogroups.methods import Consensus, Method, Prediction
+from phenogroups.methods import Consensus, Method, Prediction, name_of
 from phenogroups.methods.consensus import AGREEING
 
 
@@ -109,9 +109,9 @@ def consensus_sentence(method: Consensus, patients: Prediction) -> str:
     """How far the runs agreed, on the training patients and on others."""
     agreeing = (method.agreement_ >= AGREEING).sum()
     return (
-        f"{agreeing} of {method.runs} runs of {method.method} agree with the consensus (adjusted Rand index of at "
-        f"least {AGREEING} on the training patients); between two runs it is {method.stability_:.2f} on average, where "
-        f"1 is the same subgroups and 0 is chance. Of {len(patients.subgroup)} held-out patients, "
+        f"{agreeing} of {method.runs} runs of {name_of(method.run(0))} agree with the consensus (adjusted Rand index "
+        f"of at least {AGREEING} on the training patients); between two runs it is {method.stability_:.2f} on average, "
+        f"where 1 is the same subgroups and 0 is chance. Of {len(patients.subgroup)} held-out patients, "
         f"{(np.asarray(patients.agreement) == 1).sum()} are in the same subgroup in all runs and "
         f"{patients.undecided.sum()} are undecided: fewer than two thirds of the runs agree on theirs."
     )

@@ -39,10 +39,31 @@ def communicator() -> Communicator:
 
 
 def launch(devices: int | None = None, nodes: int | None = None, device: str = "auto") -> Communicator:
-    """Start or join the processes that train together: `devices` on each of `nodes` machines, by default one.
+    """Start or join the processes that train together.
 
-    Call it first in a script: the other processes on this machine run the same script. Under torchrun the processes
-    are started already, and torchrun says how many they are.
+    Call it at the beginning of a script: the other processes on this machine run the same script. Under torchrun they
+    are started already, and torchrun says how many there are.
+
+    Parameters
+    ----------
+    devices
+        Number of processes on each machine, by default 1.
+    nodes
+        Number of machines, by default 1.
+    device
+        Accelerator of Fabric: ``auto``, ``cpu``, ``gpu`` or ``mps``.
+
+    Returns
+    -------
+    Communicator
+        `rank` is the number of this process, `world_size` the number of processes.
+
+    Examples
+    --------
+    >>> from phenogroups import launch
+    >>> processes = launch()
+    >>> processes.rank, processes.world_size
+    (0, 1)
     """
     global _launched
     if (devices is not None and devices < 1) or (nodes is not None and nodes < 1):

@@ -30,7 +30,7 @@ from phenogroups.training.embedding import embed, without_dropout
 from phenogroups.training.film import Film, FilmRecorder
 
 if TYPE_CHECKING:
-    from phenogroups.methods.base import DeepMethod
+    from phenogroups.methods.deep import DeepMethod
 
 Progress = Callable[[dict[str, float]], None]  # gets the epoch, with its fraction, and the mean losses so far
 Embed = Callable[..., Tensor]  # embeddings of the subjects at the positions given, or of all

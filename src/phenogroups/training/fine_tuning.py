@@ -21,7 +21,7 @@ from phenogroups.networks.network import Network
 from phenogroups.training.em import Progress
 
 if TYPE_CHECKING:
-    from phenogroups.methods.base import DeepMethod
+    from phenogroups.methods.deep import DeepMethod
 
 LEAST_ROWS, MOST_ROWS = 8, 64  # of a batch
 BATCHES = 4  # a training batch has so many of the encoder's fastest batches of prediction, at most

@@ -38,10 +38,35 @@ def number_of_subgroups(
     kept: str | Path | None = None,
     told: Told = lambda _: None,
 ) -> Choice:
-    """How many subgroups the patients of a cohort have, from `least` to `most`; 1 is none.
+    """Choose the number of subgroups among the patients of a cohort; 1 means that none were found.
 
-    `method` says which network looks at images; `kept` is a folder for what was computed, so that an interrupted search
-    goes on; `told` hears what is being done.
+    Parameters
+    ----------
+    cohort
+        The subjects.
+    method
+        The method whose settings say which network embeds images.
+    least
+        Smallest number to consider.
+    most
+        Largest number to consider.
+    surrogates
+        Number of cohorts without subgroups that are drawn for comparison.
+    kept
+        Folder for intermediate results, from which an interrupted search continues.
+    told
+        Called with a few words about each step.
+
+    Returns
+    -------
+    Choice
+        The number (`subgroups`), the reason in words, and all criteria as a table.
+
+    Examples
+    --------
+    >>> from phenogroups import DeepUCSL, drawn_table, number_of_subgroups
+    >>> number_of_subgroups(drawn_table(300, separation=8), DeepUCSL(), most=3).subgroups
+    2
     """
     if not 2 <= least <= most:
         raise ValueError(f"Expected numbers of subgroups such as 2:6, from 2 on. Received: {least}:{most}.")

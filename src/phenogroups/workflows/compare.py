@@ -3,12 +3,13 @@
 Every finished cell (a method and a seed) is at once a file of its own in the folder, named by all that it depends on.
 """
 
+import importlib
 import math
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from phenogroups.evaluation.projection import EMBEDDED, principal_axes, some_row
 from phenogroups.evaluation.ranking import KINDS, RANKED
 from phenogroups.evaluation.scores import SCORE_NAMES, score
 from phenogroups.methods import METHODS, Method, Prediction, build_method, settings_of
+from phenogroups.methods.registry import class_of
 from phenogroups.report import tables
 from phenogroups.report.tables import OUTPUTS
 from phenogroups.training.cells import Cell, Cells, Found
@@ -63,12 +65,26 @@ class Step:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result; the folder holds the same."""
+    """The result of `compare`; `print` shows its table.
 
-    cells: pd.DataFrame  # one row per method and seed
-    summary: pd.DataFrame  # one row per method
-    failures: list[str]  # which cells failed, and why
-    ran: int  # cells that this call ran; the others were finished before, or by another process
+    Parameters
+    ----------
+    cells
+        One row per method and seed.
+    summary
+        One row per method: means and standard deviations over seeds.
+    failures
+        Which cells failed, and why.
+    ran
+        Number of cells that this call ran; the others were finished before, or by another process.
+    folder
+        Where the tables and the page were written.
+    """
+
+    cells: pd.DataFrame
+    summary: pd.DataFrame
+    failures: list[str]
+    ran: int
     folder: Path
 
     def __str__(self) -> str:
@@ -93,13 +109,49 @@ def compare(
     progress: Callable[[Step], None] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Run `methods` (names in METHODS, or "all") with seeds 0, 1, ... and write tables and picture into `folder`.
+    """Run several methods with several seeds on one cohort; write the paper's table, a picture and a page.
 
-    Scored is the `test` cohort, or without it a share `held_out` by each seed, another by each and the same for all
-    methods. `splits` instead of `seeds`: so many divisions into training and validation part (0.9 and 0.1 unless
-    `held_out` says otherwise), all scored on `test` or else on their validation part. `settings` are for all methods
-    that have them, or for one: {"epochs": 20, "simclr.temperature": 0.5}. Without `n_subgroups`: as many as are known.
-    `isolated` gives each cell a process of its own. `progress` is told each step, `note` what a reader must know.
+    A cell is one method with one seed. Finished cells are kept in the folder and not run again.
+
+    Parameters
+    ----------
+    cohort
+        The subjects; known subgroups are read to score only.
+    methods
+        Names in `METHODS`, or "all".
+    folder
+        Folder to write, or to continue in.
+    seeds
+        Number of seeds, by default 3. Each seed holds out another part of the cohort, the same for all methods.
+    splits
+        Instead of seeds: number of divisions into a training and a validation part.
+    n_subgroups
+        Number of subgroups to look for; by default as many as are known, or 2.
+    settings
+        Settings of all methods that have them, or of one: ``{"epochs": 20, "simclr.temperature": 0.5}``.
+    test
+        Other subjects to score; all of the cohort is then trained on.
+    held_out
+        Share of the cohort that is held out: by default 0.2, with splits 0.1.
+    isolated
+        Whether each cell has a process of its own, which measures its memory and survives its crash. A method of your
+        own must then be defined in a module that can be imported.
+    progress
+        Called with each step.
+    note
+        Called with sentences that a reader should know.
+
+    Returns
+    -------
+    Comparison
+        Cells and summary as tables; `print` shows them.
+
+    Examples
+    --------
+    >>> from phenogroups import compare, drawn_table
+    >>> found = compare(drawn_table(80), ["kmeans", "gaussian_mixture"], "compared", seeds=2, isolated=False)
+    >>> len(found.cells), list(found.summary["method"])
+    (4, ['kmeans', 'gaussian_mixture'])
     """
     note = note or (lambda _: None)
     folder, runs = Path(folder), _number_of_runs(seeds, splits)
@@ -142,7 +194,7 @@ def build_methods(names: Sequence[str], settings: Mapping[str, Any], n_subgroups
     strange = [name for name in names if name not in METHODS]
     if strange:
         raise ValueError(f"Expected methods among {', '.join(METHODS)}, or all. Received: {', '.join(strange)}.")
-    known = {name: [f.name for f in fields(METHODS[name]())] for name in names}
+    known = {name: class_of(name).setting_names() for name in names}
     chosen: dict[str, dict[str, Any]] = {name: {"n_subgroups": n_subgroups} for name in names}
     for key in sorted(settings, key=lambda key: "." in key):  # what is meant for one method counts more
         name, _, setting = key.rpartition(".")
@@ -217,6 +269,7 @@ def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float | s
         with keeping_embeddings(job["embeddings"], lambda _: None):
             return run_cell(study, {**job, "embeddings": None}, progress)
     train, scored, diagnosed = study.parts(job["seed"])
+    importlib.import_module(job["module"])  # a method of the caller's own is registered there
     method = build_method(job["method"], job["settings"])
     began = time.perf_counter()
     with telling_of_embeddings(lambda done, total: progress(f"embedding images {done:,} of {total:,}")):
@@ -279,8 +332,8 @@ def _run_one(
 ) -> dict[str, Any]:
     """The result of a cell, or its error: a failing method does not stop the others."""
     job = {
-        "method": cell.method, "settings": cell.settings, "seed": cell.seed, "threads": torch.get_num_threads(),
-        "embeddings": kept_in(),
+        "method": cell.method, "module": class_of(cell.method).__module__, "settings": cell.settings,
+        "seed": cell.seed, "threads": torch.get_num_threads(), "embeddings": kept_in(),
     }  # fmt: skip
     try:
         if worker is not None:

@@ -43,15 +43,35 @@ from phenogroups.workflows.predict import prediction_columns
 
 @dataclass(frozen=True)
 class Discovery:
-    """What a run found; its folder holds the same."""
+    """The result of `discover`; its folder holds the same.
+
+    Parameters
+    ----------
+    method
+        The fitted method.
+    scores
+        Scores on the held-out subjects, by name of the method.
+    diagnostics
+        The paper's diagnostics on the same subjects.
+    subgroups
+        One row per subject.
+    confounds
+        Association of the subgroups with each covariate; None without covariates.
+    profiles
+        What is usual in each subgroup; None without covariates.
+    sentences
+        The findings in plain words.
+    folder
+        The run folder.
+    """
 
     method: Method
-    scores: dict[str, Scores]  # of the held-out part
-    diagnostics: dict[str, Diagnostics]  # of the same
-    subgroups: pd.DataFrame  # one row per subject
-    confounds: pd.DataFrame | None  # how subgroups follow covariates; None where there are no covariates
-    profiles: pd.DataFrame | None  # what is usual in each subgroup
-    sentences: list[str]  # the findings in plain words
+    scores: dict[str, Scores]
+    diagnostics: dict[str, Diagnostics]
+    subgroups: pd.DataFrame
+    confounds: pd.DataFrame | None
+    profiles: pd.DataFrame | None
+    sentences: list[str]
     folder: Path
 
 
@@ -69,14 +89,44 @@ def discover(
     workers: int = 0,
     note: Callable[[str], None] = lambda _: None,
 ) -> Discovery:
-    """Find subgroups, evaluate them on held-out subjects, and write the run folder.
+    """Find subgroups, evaluate them on held-out subjects and write a run folder with a report.
 
-    `table` says how the cohort's table was read, so that `predict` reads new ones in the same way; `beside` are methods
-    whose scores are shown next to this one's; `choice` says why the method looks for this number of subgroups. Every
-    epoch is saved beside the folder until the run is done: `resume` goes on from what an interrupted run of the same
-    command saved, to the same bits, and tells `note` from where. `workers` threads read ahead from a cohort on disk.
-    Of several processes (`phenogroups.launch`), all train and predict; only the first writes, and the others return
-    the method alone.
+    Parameters
+    ----------
+    cohort
+        The subjects.
+    method
+        The method, not yet fitted.
+    folder
+        Run folder to write.
+    held_out
+        Share of the subjects that are not trained on, where the cohort does not say who.
+    table
+        How the table of the cohort was read, so that `predict` reads new ones in the same way.
+    beside
+        Other methods whose scores are reported beside this one's, by the words that name them.
+    choice
+        Result of `number_of_subgroups`, if it chose the number.
+    progress
+        Called with a dict after every epoch.
+    resume
+        Whether to continue an interrupted run with the same settings after its last finished epoch.
+    workers
+        Number of threads that read a cohort on disk ahead.
+    note
+        Called with a sentence when a run is resumed.
+
+    Returns
+    -------
+    Discovery
+        What was found. Of several processes (`launch`) only the first writes and returns more than the method.
+
+    Examples
+    --------
+    >>> from phenogroups import DeepUCSL, discover, drawn_table
+    >>> found = discover(drawn_table(120), DeepUCSL(epochs=2, steps=2), "run")
+    >>> len(found.subgroups), (found.folder / "report.html").exists()
+    (120, True)
     """
     folder, table = Path(folder), dict(table or {})
     check_writable(folder)

@@ -145,7 +145,7 @@ def _count(assigned: Assigned, said: pd.DataFrame, table: Table, note: Callable[
 
 
 def prediction_columns(prediction: Prediction, method: Method) -> dict[str, np.ndarray]:
-    """The surest subgroup by its letter, all probabilities, and how far it is to each subgroup (docs/outputs.md)."""
+    """The likeliest subgroup by its letter, all probabilities and the distance to each (docs/reference/files.md)."""
     letters = np.array([subgroup_letter(k) for k in range(prediction.subgroup.shape[1])])
     columns = {"subgroup": letters[prediction.subgroup.argmax(axis=1)]}
     columns |= {f"p_{letter}": p for letter, p in zip(letters, prediction.subgroup.T, strict=True)}

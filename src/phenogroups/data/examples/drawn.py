@@ -95,15 +95,51 @@ def drawn_digits(
     n: int = 6000,
     *,
     digit: int = 7,
-    sizes: Sequence[float] = (0.5, 0.5),  # share of each form among the patients
+    sizes: Sequence[float] = (0.5, 0.5),
     patients: float = 0.5,
     size: int = 32,
     seed: int = 0,
-    site_effect: float = 0.0,  # 0..1: how much paler and unevenly lit the pages of site B are
-    site_follows_subgroup: float = 0.0,  # 0..1: how often the subgroup decides the site (a planted confound)
-    marks: bool = True,  # False: the same digits without the marks of their forms
+    site_effect: float = 0.0,
+    site_follows_subgroup: float = 0.0,
+    marks: bool = True,
 ) -> Cohort:
-    """Patients write `digit` in `len(sizes)` forms, the truth; controls write the other nine digits, equally often."""
+    """Draw a cohort of digits with known subgroups; nothing is downloaded.
+
+    Patients write one digit in several forms, the truth. Controls write the other nine digits equally often. Everybody
+    has a broad or a thin pen, which is more visible than the form.
+
+    Parameters
+    ----------
+    n
+        Number of subjects.
+    digit
+        The digit of the patients.
+    sizes
+        Share of each form among the patients.
+    patients
+        Share of patients among the subjects.
+    size
+        Pixels a side.
+    seed
+        Seed of all random numbers.
+    site_effect
+        From 0 to 1: how much paler and more unevenly lit the pages of site B are.
+    site_follows_subgroup
+        From 0 to 1: how often the subgroup decides the site, as a planted confound.
+    marks
+        Whether the digits have the marks of their forms; without, they are otherwise the same.
+
+    Returns
+    -------
+    Cohort
+        Images of shape (n, 1, size, size), truth, and the covariates of the drawing.
+
+    Examples
+    --------
+    >>> from phenogroups import drawn_digits
+    >>> drawn_digits(20, size=16).inputs.shape
+    (20, 1, 16, 16)
+    """
     _check(n, digit, sizes, patients, size, site_effect=site_effect, site_follows_subgroup=site_follows_subgroup)
     rng = np.random.default_rng(seed)
     n_patients = round(patients * n)

@@ -32,14 +32,46 @@ CHUNK = 32  # volumes drawn at once
 def drawn_brains(
     n: int = 600,
     *,
-    sizes: Sequence[float] = (0.5, 0.5),  # share of either pattern of lesions among the patients
+    sizes: Sequence[float] = (0.5, 0.5),
     patients: float = 0.5,
     size: int = 32,
     seed: int = 0,
-    severity: tuple[float, float] = (0.7, 1.0),  # from, to: a wider range invites a split into mild and severe
-    site_effect: float = 1.0,  # 0..1: how much the sites differ
+    severity: tuple[float, float] = (0.7, 1.0),
+    site_effect: float = 1.0,
 ) -> Cohort:
-    """Patients with lesions around the ventricles or in the cortex, the truth, and controls without; no site tells."""
+    """Draw a cohort of brain volumes with known subgroups; nothing is downloaded.
+
+    Patients have lesions around the ventricles or in the cortex, the truth; controls have none. The site is independent
+    of both.
+
+    Parameters
+    ----------
+    n
+        Number of subjects.
+    sizes
+        Share of each pattern of lesions among the patients.
+    patients
+        Share of patients among the subjects.
+    size
+        Voxels a side.
+    seed
+        Seed of all random numbers.
+    severity
+        Smallest and largest severity; with a wider range, mild and severe patients are the easier split.
+    site_effect
+        From 0 to 1: how much the sites differ.
+
+    Returns
+    -------
+    Cohort
+        Volumes of shape (n, 1, size, size, size), truth and covariates.
+
+    Examples
+    --------
+    >>> from phenogroups import drawn_brains
+    >>> drawn_brains(4, size=16).inputs.shape
+    (4, 1, 16, 16, 16)
+    """
     mild, severe = severity
     _check(n, sizes, size, patients=patients, site_effect=site_effect, mild=mild, severe=severe)
     rng = np.random.default_rng(seed)

@@ -22,18 +22,50 @@ def drawn_table(
     features: int = 20,
     subgroups: int = 2,
     *,
-    sizes: Sequence[float] | None = None,  # share of each subgroup among the patients; None: equal
-    separation: float = 4.0,  # between any two subgroups, in deviations of the noise
-    shared: float = 6.0,  # deviation of what age does to everybody, in deviations of the noise
+    sizes: Sequence[float] | None = None,
+    separation: float = 4.0,
+    shared: float = 6.0,
     patients: float = 0.5,
-    site_effect: float = 0.0,  # between two scanners, in deviations of the noise
+    site_effect: float = 0.0,
     seed: int = 0,
 ) -> Cohort:
-    """Half of the patients, by chance, were seen at site B, and so were half of the controls.
+    """Draw a table of features with known subgroups, or with none; nothing is downloaded.
 
-    `subgroups=0`: patients spread as widely as two subgroups would, but evenly: there is nothing to find, and no truth.
-    `subgroups=1`: they do not spread at all. `site_effect` above 0 plants an artefact: site B has another scanner, and
-    all controls were seen at site A, so that no contrast with them can tell the scanner from the illness.
+    Parameters
+    ----------
+    subjects
+        Number of subjects.
+    features
+        Number of features.
+    subgroups
+        Number of subgroups among the patients. With 0, patients vary as widely as two subgroups would but evenly, so
+        that there is nothing to find and no truth; with 1, they do not vary.
+    sizes
+        Share of each subgroup among the patients; None: equal.
+    separation
+        Distance between two subgroups, in standard deviations of the noise.
+    shared
+        Standard deviation of the effect of age on everybody, in standard deviations of the noise.
+    patients
+        Share of patients among the subjects.
+    site_effect
+        Difference between two scanners, in standard deviations of the noise. With 0, half of the patients and half of
+        the controls were seen at site B. Above 0, all controls were seen at site A: a planted artefact that no contrast
+        with controls can remove.
+    seed
+        Seed of all random numbers.
+
+    Returns
+    -------
+    Cohort
+        Features of shape (subjects, features), truth, and the covariates age, sex and site.
+
+    Examples
+    --------
+    >>> from phenogroups import drawn_table
+    >>> cohort = drawn_table(40, 10)
+    >>> cohort.inputs.shape, sorted(set(cohort.truth.tolist()))
+    ((40, 10), [-1, 0, 1])
     """
     sizes = [1 / max(subgroups, 1)] * max(subgroups, 1) if sizes is None else list(sizes)
     _check(
