@@ -16,7 +16,7 @@ from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.evaluation.projection import principal_axes, some_rows
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import build_method
-from phenogroups.report.comparison_figures import methods_figure
+from phenogroups.report.comparison import methods_figure
 from phenogroups.report.figures import as_file
 
 

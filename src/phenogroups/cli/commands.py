@@ -51,9 +51,8 @@ class Demo:
         from phenogroups.workflows.discover import discover
 
         check_writable(self.out)
-        method = build_method(
-            "deep_ucsl", {"seed": self.seed} | ({} if self.epochs is None else {"epochs": self.epochs})
-        )
+        epochs = {} if self.epochs is None else {"epochs": self.epochs}
+        method = build_method("deep_ucsl", {"seed": self.seed, **epochs})
         with OUT.status(f"drawing {self.subjects} digits"):
             cohort = drawn_digits(self.subjects, sizes=(1 - self.share, self.share), seed=self.seed)
         # both find the pen, which is broad or thin in everybody
@@ -285,12 +284,9 @@ class Check(CohortOptions):
                     found = check_table(table, subgroups=chosen.subgroups, held_out=chosen.held_out, progress=progress)
         except CohortError as error:  # so wrong that nothing else could be looked at
             found = Findings(problems=[str(error)])
-        for fact in found.facts:
-            say(fact)
-        for warning in found.warnings:
-            say(f"Warning: {warning}")
-        for problem in found.problems:
-            say(f"Problem: {problem}")
+        for kind, sentences in (("", found.facts), ("Warning: ", found.warnings), ("Problem: ", found.problems)):
+            for sentence in sentences:
+                say(f"{kind}{sentence}")
         say(found.verdict)
         return 0 if found.may_start else 1
 

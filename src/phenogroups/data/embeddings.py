@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -31,12 +30,6 @@ BLOCK = 2**24  # bytes that are read at once
 KEY = sha256().digest_size
 
 Told = Callable[[int, int], None]  # called with the numbers of embedded and of all inputs
-
-
-class Store(Protocol):
-    def find(self, encoder: str, key: bytes) -> np.ndarray | None: ...
-    def add(self, encoder: str, keys: Sequence[bytes], vectors: np.ndarray) -> None: ...
-    def look_again(self, encoder: str, dim: int) -> None: ...
 
 
 class Memory:
@@ -140,11 +133,11 @@ class Folder:
             self._note(f"Embeddings cannot be kept in {self.folder} ({error}): they are made again next time.")
 
 
-_store: ContextVar[Store] = ContextVar("store", default=Memory())  # noqa: B039, one for the process is meant
+_store: ContextVar["Memory | Folder"] = ContextVar("store", default=Memory())  # noqa: B039, one for the process is meant
 _told: ContextVar[Told | None] = ContextVar("told", default=None)
 
 
-def store() -> Store:
+def store() -> Memory | Folder:
     """The cache of the current context: in memory, unless `keeping_embeddings` set another."""
     return _store.get()
 

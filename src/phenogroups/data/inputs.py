@@ -29,6 +29,11 @@ def read_inputs(table: Table, *, cache: str | Path | None = None, progress: Prog
     if spec.features_file is not None:
         return read_features_file(Path(spec.features_file), subject, named=spec.subject is not None)
     if spec.image is None:
+        if not spec.features:
+            raise CohortError(
+                "Expected a column of image paths (--image), columns of numbers or a file of them (--features-file). "
+                f"Received: {', '.join(map(repr, table.rows.columns))}, with no numbers to learn from."
+            )
         return read_feature_columns(table.rows, spec.features, subject)
     paths = image_paths(table)
     inputs: np.ndarray | None = None
@@ -63,11 +68,6 @@ def resolve_features(rows: pd.DataFrame, spec: TableSpec) -> TableSpec:
     meant = {spec.diagnosis, spec.subject, spec.group, spec.truth, spec.split, *spec.covariates}
     left = [column for column in rows.columns if column not in meant]
     numeric = tuple(column for column in left if pd.to_numeric(rows[column], errors="coerce").notna().any())
-    if not numeric:
-        raise CohortError(
-            "Expected a column of image paths (--image), columns of numbers or a file of them (--features-file). "
-            f"Received: {', '.join(map(repr, rows.columns))}, with no numbers to learn from."
-        )
     return replace(spec, features=numeric)
 
 

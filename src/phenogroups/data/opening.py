@@ -38,32 +38,21 @@ class TableRecipe:
 
 
 def open_cohort(
-    source: Source,
-    columns: Mapping[str, Any] | TableSpec | None = None,
-    reading: Mapping[str, Any] | None = None,
-    recipe: TableRecipe | None = None,
-    cache: str | Path | None = None,
-    *,
-    folder: str | Path | None = None,
+    source: Source, columns: Mapping[str, Any] | TableSpec | None = None, reading: Mapping[str, Any] | None = None,
+    recipe: TableRecipe | None = None, cache: str | Path | None = None, *, folder: str | Path | None = None,
     resized: bool = True,
-    progress: Progress | None = None,
-) -> Cohort:
+) -> Cohort:  # fmt: skip
     """The cohort of a table with one row per subject, of a folder or of a frame.
 
     Parameters are those of `open_table`; with a folder `cache`, images are decoded into a file there.
     """
-    return read_cohort(open_table(source, columns, reading, recipe, folder=folder, resized=resized), cache, progress)
+    return read_cohort(open_table(source, columns, reading, recipe, folder=folder, resized=resized), cache)
 
 
 def open_table(
-    source: Source,
-    columns: Mapping[str, Any] | TableSpec | None = None,
-    reading: Mapping[str, Any] | None = None,
-    recipe: TableRecipe | None = None,
-    *,
-    folder: str | Path | None = None,
-    resized: bool = True,
-) -> Table:
+    source: Source, columns: Mapping[str, Any] | TableSpec | None = None, reading: Mapping[str, Any] | None = None,
+    recipe: TableRecipe | None = None, *, folder: str | Path | None = None, resized: bool = True,
+) -> Table:  # fmt: skip
     """Rows and the meaning of their columns; no image and no feature is read yet.
 
     `columns` are fields of TableSpec and `reading` fields of Reading; both win over the `recipe`, and all over what

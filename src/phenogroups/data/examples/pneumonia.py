@@ -15,15 +15,13 @@ from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortErr
 from phenogroups.data.decoding import PICTURES
 from phenogroups.data.examples.local import find, read_labels, require
 from phenogroups.data.inputs import read_inputs
+from phenogroups.data.layouts import XRAY_NAME
 from phenogroups.data.reading import Reading
 from phenogroups.data.stored import Inputs
 from phenogroups.data.tables import Table, TableSpec
 
 TRUTH_NAMES = ("bacterial", "viral")
 WORDS = {"bacteria": 0, "bacterial": 0, "virus": 1, "viral": 1, "normal": UNKNOWN}  # of label files
-ILL = re.compile(r"(?P<patient>person\d+)_")
-# IM-0429-0001.jpeg and IM-0429-0001-0002.jpeg are pictures of one patient, IM-0429
-HEALTHY = re.compile(r"(?P<patient>(NORMAL\d*-)?IM-\d+)-")
 
 
 def pneumonia(
@@ -71,13 +69,13 @@ def pneumonia_embeddings(
             f"Expected embeddings of {len(names)} names. Received: shape {embedding.shape} in {path}. "
             "Write both from the same list of files."
         )
-    strange = [name for name in names if not ILL.match(name) and not HEALTHY.match(name)]
+    strange = [name for name in names if not XRAY_NAME.match(name)]
     if strange:
         raise CohortError(
             "Expected file names of patients (person1_virus_6.jpeg) or controls (IM-0001-0001.jpeg, "
             f"NORMAL2-IM-0001-0001.jpeg). Received: {name_rows(strange)} in {path}. Name rows as the public files are."
         )
-    diagnosis = np.array([PATIENT if ILL.match(name) else CONTROL for name in names])
+    diagnosis = np.array([PATIENT if name.startswith("person") else CONTROL for name in names])
     about = _about(names, diagnosis, split, labels)
     rows = _paper_subset(about) if balanced else np.arange(len(about))
     return _cohort(about.iloc[rows], embedding[rows].astype(np.float32))
@@ -109,7 +107,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 def _about(names: list[str], diagnosis: np.ndarray, split: str, labels: str | Path | None) -> pd.DataFrame:
     """One row per file: what its name and the labels tell."""
-    patient = [match["patient"] if (match := ILL.match(name) or HEALTHY.match(name)) else name for name in names]
+    patient = [match[match.lastgroup or 0] if (match := XRAY_NAME.match(name)) else name for name in names]
     kind = [match[1] if (match := re.search("_(bacteria|virus)_", name)) else "normal" for name in names]
     if labels is not None:
         kind = _relabelled(names, kind, labels)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from phenogroups.report.comparison_figures import comparison_figure
+from phenogroups.report.comparison import comparison_figure
 from phenogroups.report.figures import as_file
 
 
