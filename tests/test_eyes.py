@@ -41,8 +41,8 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def seen(monkeypatch):
     """How many images the encoder was asked for, call by call."""
-    counts, see = [], embedding._see
-    monkeypatch.setattr(embedding, "_see", lambda *a: counts.append(len(a[2])) or see(*a))
+    counts, see = [], embedding._embed_block
+    monkeypatch.setattr(embedding, "_embed_block", lambda *a: counts.append(len(a[2])) or see(*a))
     return counts
 
 

@@ -225,8 +225,8 @@ def test_a_maps_gradient_flows_through_a_frozen_encoder(images, pretrained):
 def test_a_cohort_is_embedded_once_by_a_frozen_encoder(images, pretrained, monkeypatch):
     from phenogroups.training import embedding
 
-    seen, see = [], embedding._see
-    monkeypatch.setattr(embedding, "_see", lambda *a: seen.append(len(a[2])) or see(*a))
+    seen, see = [], embedding._embed_block
+    monkeypatch.setattr(embedding, "_embed_block", lambda *a: seen.append(len(a[2])) or see(*a))
     monkeypatch.setattr(embeddings, "_store", ContextVar("store", default=embeddings.Memory()))  # noqa: B039
     DeepUCSL(weights=pretrained[1], **{**QUICK, "epochs": 4}).fit(images).predict(images)
     assert sum(seen) == len(images)

@@ -62,20 +62,20 @@ def effective_batch_size(count: int, asked: int) -> int:
     return min(asked, max(32, count // 8), count)
 
 
-def shuffled_batches(count: int, size: int, steps: int) -> list[Tensor]:
+def shuffled_passes(count: int, size: int, steps: int) -> Iterator[list[Tensor]]:
     """The positions of the subjects in each of `steps` batches, from as many shuffled passes as that takes.
 
     Incomplete batches are left out.
     """
     per_pass = count // size
-    passes = (torch.randperm(count)[: per_pass * size].split(size) for _ in range(-(-steps // per_pass)))
-    return [index for batches in passes for index in batches][:steps]
+    for done in range(0, steps, per_pass):
+        yield list(torch.randperm(count).split(size)[: min(per_pass, steps - done)])
 
 
 def training_batches(
     inputs: Inputs,
     diagnosis: Tensor,
-    batches: Sequence[Tensor],  # positions of the subjects of each
+    passes: Iterable[Sequence[Tensor]],  # positions of the subjects of each batch
     *,
     views: int,
     augmentation: Augmentation,
@@ -83,13 +83,14 @@ def training_batches(
     device: torch.device | str = "cpu",
 ) -> Iterator[Batch]:
     """Augmented batches. `partners` may name another subject for each of a batch, whose view is then the last."""
-    for index, read in zip(batches, _rows(inputs, (index.numpy() for index in batches)), strict=True):
-        x = as_tensor(read, device)
-        seen = [augmentation(x) for _ in range(views)]
-        others = partners(index.to(device))
-        if others is not None:
-            seen.append(augmentation(as_tensor(inputs[others.cpu().numpy()], device)))
-        yield Batch(tuple(seen), diagnosis[index.to(diagnosis.device)], index.to(device))
+    for batches in passes:
+        for index, read in zip(batches, _rows(inputs, (index.numpy() for index in batches)), strict=True):
+            x = as_tensor(read, device)
+            seen = [augmentation(x) for _ in range(views)]
+            others = partners(index.to(device))
+            if others is not None:
+                seen.append(augmentation(as_tensor(inputs[others.cpu().numpy()], device)))
+            yield Batch(tuple(seen), diagnosis[index.to(diagnosis.device)], index.to(device))
 
 
 def rows_at_once(shape: tuple[int, ...]) -> int:

@@ -1,7 +1,7 @@
 """The loop of every deep method: E-step over the whole cohort, M-step over batches."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from phenogroups.clustering.communicator import lost_process_explained
-from phenogroups.data.batches import as_tensor, effective_batch_size, shuffled_batches, training_batches
+from phenogroups.data.batches import as_tensor, effective_batch_size, shuffled_passes, training_batches
 from phenogroups.data.stored import Inputs
 from phenogroups.networks.encoders import HUGGING_FACE
 from phenogroups.networks.network import Network
@@ -172,7 +172,7 @@ class Trainer:
         self.network.train()
         totals: dict[str, Tensor] = {}
         batches = training_batches(
-            self.inputs, self.labels, self._draw_batches(), views=method.views, augmentation=self._augmentation,
+            self.inputs, self.labels, self._passes(), views=method.views, augmentation=self._augmentation,
             partners=lambda index: method.partners(index, self.beliefs), device=self.fabric.device,
         )  # fmt: skip
         for step, batch in enumerate(batches, start=1):
@@ -197,15 +197,16 @@ class Trainer:
         self.history.append({"epoch": self.epoch, "seconds": time.perf_counter() - began, **seen})
         self.film.record(self.epoch, self.embedding)
 
-    def _draw_batches(self) -> list[Tensor]:
-        """The subjects of every batch of the next epoch that this process trains on."""
+    def _passes(self) -> Iterable[list[Tensor]]:
+        """The subjects that this process trains on in every batch of the next epoch, by passes over the cohort."""
         self._seed()
-        batches = shuffled_batches(len(self.inputs), self.batch_size, self.steps)
+        passes = shuffled_passes(len(self.inputs), self.batch_size, self.steps)
         if self.comm.world_size == 1:
-            return batches
+            return passes
+        passes = list(passes)
         # all processes have drawn the same until here; augmentation and dropout are drawn by each for its own rows
         torch.manual_seed(int(torch.randint(2**62, (self.comm.world_size,))[self.comm.rank]))
-        return [index[self.comm.shard(self.batch_size)] for index in batches]
+        return [[index[self.comm.shard(self.batch_size)] for index in batches] for batches in passes]
 
     def recalibrate_batch_norm(self) -> None:
         """Take the statistics of batch normalisation from plain inputs: those of training are of augmented ones."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phenogroups.data.batches import shuffled_batches, training_batches
+from phenogroups.data.batches import shuffled_passes, training_batches
 from phenogroups.data.stored import Inputs
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.network import Network
@@ -52,7 +52,7 @@ def fine_tune(
         for epoch in range(1, epochs + 1):
             began, total = time.perf_counter(), 0.0
             batches = training_batches(
-                inputs, labels, shuffled_batches(len(inputs), size, steps), views=method.views,
+                inputs, labels, shuffled_passes(len(inputs), size, steps), views=method.views,
                 partners=lambda index: method.partners(index, beliefs), augmentation=method.augment(inputs.shape[1:]),
                 device=device,
             )  # fmt: skip
