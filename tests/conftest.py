@@ -29,6 +29,7 @@ BLANK = {"svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>", "png": b""}  # pic
 with io.BytesIO() as file:
     Image.new("RGB", (8, 8)).save(file, "png")
     BLANK["png"] = file.getvalue()
+RENDER = Figure.savefig
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,6 +49,13 @@ def _figures_are_not_rendered(request) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda _, file, *, format, **__: file.write(BLANK[format]))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _figures_are_rendered_for_marked_tests(request, monkeypatch) -> None:
+    """A single test marked `pictures` gets real ones too."""
+    if request.node.get_closest_marker("pictures"):
+        monkeypatch.setattr(Figure, "savefig", RENDER)
 
 
 @pytest.fixture(autouse=True)

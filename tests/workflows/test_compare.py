@@ -68,6 +68,7 @@ def test_numbers_are_those_of_fitting_by_hand(features, tmp_path):
     assert rows.loc["classifier", "class_bacc"].to_list() == [one.class_bacc for one in by_hand["classifier"]]
 
 
+@pytest.mark.pictures
 def test_what_is_written(features, tmp_path):
     found = quick(features, ["classifier", "kmeans"], tmp_path / "c")
     assert sorted(path.name for path in found.folder.iterdir()) == sorted([*OUTPUTS, "cells"])
