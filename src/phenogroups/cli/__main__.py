@@ -2,4 +2,5 @@ import sys
 
 from phenogroups.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # the reference of the site imports every module
+    sys.exit(main())
