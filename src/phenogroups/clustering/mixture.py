@@ -129,16 +129,16 @@ def _maximise(total: Tensor, mass: Tensor, weighted: Tensor, count: int) -> _Max
     shift = weighted / mass.clamp_min(1e-10)[..., None]
     within = total - (shift * share[..., None]).mT @ shift
     ridge = JITTER * total.diagonal(dim1=1, dim2=2).mean(1, keepdim=True).clamp_min(torch.finfo(total.dtype).tiny)
-    values, vectors = torch.linalg.eigh(within)
-    variances = values.clamp_min(0) + ridge
-    whitening = vectors / variances.sqrt()[:, None]
+    eye = torch.eye(total.shape[2], dtype=total.dtype)
+    root = torch.linalg.cholesky(within + ridge[..., None] * eye)
+    whitening = torch.linalg.solve_triangular(root.mT, eye.expand_as(root), upper=True)
     sizes = share.clamp_min(1 / (10 * count))
     log_sizes = (sizes / sizes.sum(1, keepdim=True)).log()
     whitened = shift @ whitening
     offset = log_sizes - whitened.square().sum(2) / 2
     # the mean of |z @ whitening|^2 is known without looking: it is a sum of variances
     spread = (whitening * (total @ whitening)).sum((1, 2))
-    log_volume = (spread + variances.log().sum(1) + total.shape[2] * math.log(2 * math.pi)) / 2
+    log_volume = (spread + total.shape[2] * math.log(2 * math.pi)) / 2 + root.diagonal(dim1=1, dim2=2).log().sum(1)
     return _Maximum(shift, log_sizes, whitening, whitening @ whitened.mT, offset[:, None], log_volume)
 
 
