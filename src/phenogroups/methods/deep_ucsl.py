@@ -94,8 +94,8 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         How patients are clustered in an E-step: ``mixture``, ``sinkhorn_kmeans``, ``kmeans``, or any scikit-learn
         estimator that clusters vectors.
     restarts
-        Number of networks that are warmed up. For images they vote on the first subgroups; for a table one is trained
-        further.
+        Number of networks that are warmed up for images, where they vote on the first subgroups. For a table whose
+        patients are clustered by ``mixture``, one is enough: its first subgroups are found without a network.
     warmup
         Number of first epochs that learn the diagnosis alone, before the first E-step.
     components
@@ -222,6 +222,10 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
             q, space.center, space.scale, space.severity, space.basis, space.limit, centroids, log_sizes,
             torch.tensor(specific), torch.tensor(held),
         )  # fmt: skip
+
+    def networks(self, *, is_table: bool) -> int:
+        unused = self.warmup == 0 or (is_table and self.clusterer == "mixture")  # `elect` would use the first alone
+        return 1 if unused else self.restarts
 
     def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Beliefs]:
         """The subgroups that the encoders together see best, in the encoder that sees them most.
