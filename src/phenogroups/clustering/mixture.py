@@ -12,6 +12,7 @@ from phenogroups.clustering.blocks import ROWS, spans, stacked, summed
 from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.kmeans import sampled, sinkhorn_kmeans, squared_distances
 
+SMALLEST = 0.02  # share of the subjects below which a subgroup is a handful of outliers
 JITTER = 1e-6  # relative ridge on the covariance: a constant direction must not become infinitely informative
 FEWEST_ROWS = 2**11  # of a block, however many starts there are
 SAME = 1e-4  # nats between two that end in the same mixture, as EM stops a little before; the first is taken
