@@ -30,7 +30,7 @@ from torch import Tensor
 from phenogroups.clustering.blocks import blocks, stacked
 from phenogroups.clustering.contrast import local_optima
 from phenogroups.clustering.gap import gap
-from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.kmeans import kmeans, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.matching import adjusted_rand
 from phenogroups.clustering.mixture import TiedMixture, kmeans_start, tied_mixture, tied_mixtures
 
@@ -186,9 +186,9 @@ def principal_axes(x: Tensor, scale: Tensor | None, most: int) -> tuple[Tensor, 
 
 def _clusterings(z: Tensor, k: int, space: _Space, seed: int) -> Iterator[tuple[Tensor, Way]]:
     """Labels of the patients, and how they were clustered."""
-    for balance in [1.0] + [0.0] * space.searched:
-        clusters = sinkhorn_kmeans(z, k, balance=balance, n_starts=STARTS, seed=seed)
-        yield squared_distances(z, clusters.centroids).argmin(1), "equal" if balance else "free"
+    yield squared_distances(z, sinkhorn_kmeans(z, k, n_starts=STARTS, seed=seed)).argmin(1), "equal"
+    if space.searched:
+        yield squared_distances(z, kmeans(z, k, n_starts=STARTS, seed=seed)).argmin(1), "free"
     if len(z) >= FEWEST:
         yield neighbour_clusters(z, k, seed), "neighbours"
     if not space.searched:

@@ -16,9 +16,7 @@ def least_gap(scores: Tensor, q: Tensor) -> Tensor:
     `scores` (batch, n, K) are linear discriminants: the difference of two columns tells these two subgroups apart.
     Subjects count by their posteriors `q` (batch, n, K) of the two.
     """
-    gaps = [
-        gap(scores[..., a] - scores[..., b], q[..., a] + q[..., b]) for a, b in combinations(range(q.shape[2]), 2)
-    ]
+    gaps = [gap(scores[..., a] - scores[..., b], q[..., a] + q[..., b]) for a, b in combinations(range(q.shape[2]), 2)]
     return torch.stack(gaps).amin(0)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from phenogroups.clustering.blocks import ROWS, spans, stacked, summed
 from phenogroups.clustering.communicator import LOCAL, Communicator
-from phenogroups.clustering.kmeans import sampled, sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.kmeans import kmeans, sampled, squared_distances
 
 SMALLEST = 0.02  # share of the subjects below which a subgroup is a handful of outliers
 JITTER = 1e-6  # relative ridge on the covariance: a constant direction must not become infinitely informative
@@ -61,8 +61,8 @@ def tied_mixture(
 
 def kmeans_start(z: Tensor, n_subgroups: int, *, seed: int = 0, comm: Communicator = LOCAL) -> Tensor:
     """Responsibilities (n, K) of zero and one."""
-    clusters = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=1, seed=seed, comm=comm)
-    labels = squared_distances(z, clusters.centroids).argmin(dim=1)
+    centroids = kmeans(z, n_subgroups, n_starts=1, seed=seed, comm=comm)
+    labels = squared_distances(z, centroids).argmin(dim=1)
     return torch.nn.functional.one_hot(labels, n_subgroups).double()
 
 
