@@ -1,4 +1,4 @@
-"""What an E-step costs: Sinkhorn K-means beside scikit-learn's Lloyd and POT's Sinkhorn, in seconds and megabytes.
+"""What an E-step costs: K-means of several processes and Sinkhorn K-means beside scikit-learn's Lloyd and POT.
 
 python benchmarks/estep.py [--counts 10000 100000]. Drawn embeddings; the same starts, the same number of iterations
 and of threads for all, by turns in one process. An iteration is the difference between a fit of one and of more.
@@ -7,10 +7,8 @@ Memory is the peak of a process of its own beyond what it held before the embedd
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
 
@@ -24,17 +22,25 @@ from threadpoolctl import threadpool_limits
 from tyro.conf import arg
 
 from phenogroups.cli import say
-from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.kmeans import (
+    equal_sizes,
+    inverse_square_proportions,
+    kmeans,
+    lloyd,
+    nearest,
+    sinkhorn_kmeans,
+    squared_distances,
+)
 from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.methods.deep_ucsl import DeepUCSL
 from phenogroups.training.isolated import peak_memory_mb
 from phenogroups.training.run import versions
 
 TIME_TARGET, MEMORY_TARGET = 1.5, 300  # times an iteration of Lloyd's; megabytes beyond the embeddings
-APART = 0.5  # deviations between subgroups: they overlap, so that nobody is done before the iterations are
+APART = 0.5  # deviations between subgroups: they overlap, so that no fit converges before the last iteration
 EPSILON, TOLERANCE = 0.05, 1e-6  # of Sinkhorn, here and in POT
 SAMPLE = 10_000  # embeddings that the start is taken from
-MEASURED = ("kmeans", "sinkhorn_kmeans", "sinkhorn_kmeans mapped", "deep_ucsl")
+MEASURED = ("kmeans", "sinkhorn_kmeans", "deep_ucsl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,26 +84,24 @@ class EStep:
         """Seconds of an iteration of each, and what became of it."""
         z = drawn(count, self.dims, k)
         start = start_of(z, k)
-        fits: dict[str, Callable[[int], tuple[int, float]]] = {
+        fits: dict[str, Callable[[int], float]] = {
             "scikit-learn": lambda most: of_scikit_learn(z, start, most),
-            "kmeans": lambda most: of_ours(z, start, most, balance=0),
-            "sinkhorn_kmeans": lambda most: of_ours(z, start, most, balance=1),
+            "kmeans": lambda most: lloyd(z, start, nearest(z), max_iterations=most)[1],
+            "sinkhorn_kmeans": lambda most: lloyd(z, start, equal_sizes(z, EPSILON), max_iterations=most)[1],
         }
         seconds: dict[str, list[float]] = {name: [] for name in fits}
-        done: dict[str, tuple[int, float]] = {}
+        inertia: dict[str, float] = {}
         for turn in range(self.rounds + 1):  # the first warms up
             for name, fit in fits.items():
-                first, _, _ = timed(fit, 1)
-                all_of_them, iterations, inertia = timed(fit, 1 + self.iterations)
-                done[name] = (iterations, inertia)
+                first, _ = timed(fit, 1)
+                all_of_them, inertia[name] = timed(fit, 1 + self.iterations)
                 if turn:
-                    seconds[name].append((all_of_them - first) / max(iterations - 1, 1))
-        lloyd = np.median(seconds["scikit-learn"])  # a single difference is noisy: fits begin by copying
+                    seconds[name].append((all_of_them - first) / self.iterations)
+        reference = np.median(seconds["scikit-learn"])  # a single difference is noisy: fits begin by copying
         found = {
             "count": count, "subgroups": k, "seconds": seconds,
-            "iterations": {name: each[0] for name, each in done.items()},
-            "inertia": {name: each[1] for name, each in done.items()},
-            "ratio": {name: float(np.median(each) / lloyd) for name, each in seconds.items()},
+            "inertia": inertia,
+            "ratio": {name: float(np.median(each) / reference) for name, each in seconds.items()},
             "plan": self.plan(z, start),
         }  # fmt: skip
         ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in found["ratio"].items())
@@ -134,7 +138,6 @@ class EStep:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         before, peak = map(float, done.stdout.split())
         embeddings = count * self.dims * 4 / 2**20
-        # pages of a mapped file count as memory too
         beyond = peak - before - embeddings
         return {"what": what, "count": count, "subgroups": k, "embeddings_mb": embeddings, "beyond_mb": beyond}
 
@@ -173,20 +176,15 @@ def start_of(z: torch.Tensor, k: int) -> torch.Tensor:
     return torch.as_tensor(kmeans_plusplus(z[:SAMPLE].numpy(), k, random_state=0)[0])
 
 
-def of_scikit_learn(z: torch.Tensor, start: torch.Tensor, most: int) -> tuple[int, float]:
+def of_scikit_learn(z: torch.Tensor, start: torch.Tensor, most: int) -> float:
     found = KMeans(len(start), init=start.numpy(), n_init=1, max_iter=most, tol=0, copy_x=False).fit(z.numpy())
-    return found.n_iter_, found.inertia_ / len(z)
+    return found.inertia_ / len(z)
 
 
-def of_ours(z: torch.Tensor, start: torch.Tensor, most: int, balance: float) -> tuple[int, float]:
-    found = sinkhorn_kmeans(z, len(start), start=start, balance=balance, epsilon=EPSILON, max_iterations=most)
-    return found.iterations, found.inertia
-
-
-def timed(fit: Callable[[int], tuple[int, float]], most: int) -> tuple[float, int, float]:
+def timed(fit: Callable[[int], float], most: int) -> tuple[float, float]:
     began = perf_counter()
-    iterations, inertia = fit(most)
-    return perf_counter() - began, iterations, inertia
+    inertia = fit(most)
+    return perf_counter() - began, inertia
 
 
 def child(what: str, count: str, dims: str, k: str, threads: str) -> None:
@@ -194,21 +192,8 @@ def child(what: str, count: str, dims: str, k: str, threads: str) -> None:
     torch.set_num_threads(int(threads))
     e_step(what, drawn(2000, int(dims), int(k)), int(k))  # libraries take their own memory when first used
     before = peak_memory_mb()
-    if what.endswith("mapped"):
-        with tempfile.TemporaryDirectory() as folder:
-            e_step(what, mapped(Path(folder) / "z.npy", int(count), int(dims), int(k)), int(k))
-            print(before, peak_memory_mb())
-        return
     e_step(what, drawn(int(count), int(dims), int(k)), int(k))
     print(before, peak_memory_mb())
-
-
-def mapped(path: Path, count: int, dims: int, k: int) -> np.ndarray:
-    """The same embeddings in a file; what was written is handed back to the system."""
-    code = f"import sys; sys.argv[0] = {__file__!r}; sys.path.insert(0, {str(Path(__file__).parent)!r}); import numpy; "
-    code += f"from estep import drawn; numpy.save({str(path)!r}, drawn({count}, {dims}, {k}).numpy())"
-    subprocess.run([sys.executable, "-c", code], check=True)
-    return np.load(path, mmap_mode="r")
 
 
 def e_step(what: str, z: Any, k: int) -> None:
@@ -217,7 +202,7 @@ def e_step(what: str, z: Any, k: int) -> None:
         beliefs = method.e_step(z, diagnosis, None, 1)
         method.e_step(z, diagnosis, beliefs, 2)
     else:
-        sinkhorn_kmeans(z, k, balance=float(what != "kmeans"), max_iterations=10)
+        {"kmeans": kmeans, "sinkhorn_kmeans": sinkhorn_kmeans}[what](z, k)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ NOT_MEASURED = "*Not measured.*"
 WORDS = {
     "kmeans": "K-means",
     "sinkhorn_kmeans": "Sinkhorn K-means",
-    "sinkhorn_kmeans mapped": "Sinkhorn K-means, embeddings mapped from a file",
     "deep_ucsl": "two E-steps of Deep UCSL (defaults, half patients)",
 }
 OURS = ("kmeans", "sinkhorn_kmeans")

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from closeness import ABSOLUTE, RELATIVE
 from phenogroups.clustering.communicator import LOCAL, Communicator, ProcessLostError
 from phenogroups.clustering.contrast import contrastive_mixture
-from phenogroups.clustering.kmeans import sinkhorn_kmeans
+from phenogroups.clustering.kmeans import kmeans, lloyd, nearest, sinkhorn_kmeans
 from phenogroups.clustering.matching import adjusted_rand, match_centroids, match_members
 from phenogroups.clustering.mixture import tied_mixture
 from phenogroups.clustering.sinkhorn import sinkhorn
@@ -125,16 +125,17 @@ def clustered(comm: Communicator) -> dict[str, np.ndarray]:
     z, patient, cloud = z[own], patient[own], cloud[own]
     space = fit_space(z, patient, remove_severity=True, winsorise=2.0, components=3, comm=comm)
     scores = torch.softmax(z[:, :3], dim=1)
-    kmeans = sinkhorn_kmeans(z, 3, n_starts=2, comm=comm)
+    balanced = sinkhorn_kmeans(z, 3, n_starts=2, comm=comm)
     # centroids that nobody is nearest to must start again at those farthest away, wherever they are
-    lost = sinkhorn_kmeans(z, 3, balance=0, start=torch.tensor([[0.0] * 5, [1e3] * 5, [2e3] * 5]), comm=comm)
+    lost, _ = lloyd(z, torch.tensor([[0.0] * 5, [1e3] * 5, [2e3] * 5]), nearest(z), comm)
     mixture = tied_mixture(z, 3, n_starts=2, comm=comm)
     contrast = contrastive_mixture(z[patient], z[~patient], 3, comm=comm)
     found = {
         "space": space(z), "basis": space.basis, "sinkhorn": sinkhorn(scores, comm=comm),
-        "kmeans": kmeans.centroids, "lost": lost.centroids, "mixture": mixture.log_posterior(z.double()).exp(),
+        "kmeans": kmeans(z, 3, comm=comm), "sinkhorn_kmeans": balanced, "lost": lost,
+        "mixture": mixture.log_posterior(z.double()).exp(),
         "contrast": contrast.log_posterior(z.double()).exp(),
-        "matched": kmeans.centroids[match_members(cloud, z, kmeans.centroids, comm)],
+        "matched": balanced[match_members(cloud, z, balanced, comm)],
         "rand": torch.tensor(adjusted_rand(cloud, scores.argmax(1), 3, comm)),
         "sample": comm.sample(z, 50),
     }  # fmt: skip
@@ -342,7 +343,7 @@ def test_clustering_with_a_communicator(one, two, what):
     assert np.isfinite(expected).all()
 
 
-@pytest.mark.parametrize("what", ["kmeans", "lost", "mixture.T", "contrast.T"])
+@pytest.mark.parametrize("what", ["kmeans", "sinkhorn_kmeans", "lost", "mixture.T", "contrast.T"])
 def test_clusters_with_a_communicator_up_to_their_order(one, two, what):
     name, _, transposed = what.partition(".")  # of posteriors, the columns are the clusters
     found, expected = (each["clustering"][name].T if transposed else each["clustering"][name] for each in (two, one))

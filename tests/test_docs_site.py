@@ -26,7 +26,7 @@ def test_it_builds_without_a_warning(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     reference = (tmp_path / "site" / "reference" / "python.html").read_text()
-    assert "Number of networks that are warmed up." in reference  # a setting of its own
+    assert "Number of networks that are warmed up for images" in reference  # a setting of its own
     assert "Largest number of epochs" in reference  # an inherited one
     assert "usage: phenogroups discover" in (tmp_path / "site" / "reference" / "command_line.html").read_text()
 

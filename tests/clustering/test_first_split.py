@@ -10,7 +10,7 @@ from torch import Tensor
 
 from phenogroups.clustering.first_split import (
     FAR_BETTER,
-    SMALLEST,
+    SMALL,
     FirstSplit,
     Judgement,
     Way,
@@ -162,12 +162,12 @@ def test_a_gap_counts_from_some_width_on():
 
 
 def test_a_small_subgroup_must_be_far_better_supported():
-    small = SMALLEST / 2
+    small = SMALL / 2
     larger = judged(0.1, smallest=0.2)
     assert larger.has_gap
     assert by_gap([larger, judged(0.9 * FAR_BETTER * 0.1, smallest=small)], ["free", "free"]) == 0
     assert by_gap([larger, judged(1.1 * FAR_BETTER * 0.1, smallest=small)], ["free", "free"]) == 1
-    assert by_gap([larger, judged(0.11, smallest=1.1 * SMALLEST)], ["free", "free"]) == 1  # not small: wider is enough
+    assert by_gap([larger, judged(0.11, smallest=1.1 * SMALL)], ["free", "free"]) == 1  # not small: wider is enough
     # what is no gap yet weighs against a small subgroup all the same
     no_gap = judged(0.03, smallest=0.4)
     assert not no_gap.has_gap
@@ -199,13 +199,13 @@ def test_neighbours_must_be_ahead_of_equal_parts():
 
 
 def test_without_a_gap_small_subgroups_do_not_count():
-    small = judged(smallest=SMALLEST / 2)
+    small = judged(smallest=SMALL / 2)
     labels = [THIRDS, THIRDS, THIRDS, changed(HALVES, 30, 0), changed(HALVES, 30, 1)]
     ways: list[Way] = ["neighbours"] * 3 + ["equal"] * 2
     assert elect([judged()] * 5, labels, ways) < 3
     assert elect([judged(), small, small, judged(), judged()], labels, ways) >= 3
     assert elect([small, small, small, small, judged()], labels, ways) == 4
-    assert elect([small] * 4 + [judged(smallest=0.6 * SMALLEST)], labels, ways) == 4  # none is usable: the most equal
+    assert elect([small] * 4 + [judged(smallest=0.6 * SMALL)], labels, ways) == 4  # none is usable: the most equal
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -8,10 +8,8 @@ from scipy.stats import gamma
 from phenogroups.clustering.mixture import tied_mixture
 from phenogroups.clustering.structure import (
     climb,
-    filled,
-    gap,
+    gap_between,
     grow,
-    least_gap,
     path,
     split_at_random,
     steps,
@@ -60,34 +58,15 @@ def test_a_subgroup_of_outliers_is_none():
     assert (q.mean(1).min() == 0) or q[0].mean(0).min() >= 0.02
 
 
-def test_water_fills_valleys_and_nothing_else():
-    valley = torch.tensor([[0.0, 3.0, 1.0, 2.0, 0.5], [0.0, 1.0, 2.0, 1.0, 0.0]])
-    np.testing.assert_array_equal(filled(valley), [[0, 3, 2, 2, 0.5], [0, 1, 2, 1, 0]])
-
-
-def test_a_gap_is_a_gap_and_a_continuum_has_none():
-    rng = np.random.default_rng(0)
-    apart = torch.as_tensor(np.concatenate([rng.normal(-4, 1, 500), rng.normal(4, 1, 500)]))[None]
-    even = torch.as_tensor(rng.uniform(-1, 1, 1000))[None]
-    skewed = torch.as_tensor(rng.exponential(size=1000))[None]
-    weight = torch.ones(1, 1000).double()
-    assert gap(apart, weight) > 0.3
-    assert gap(even, weight) < 0.02
-    assert gap(skewed, weight) < 0.02
-    only_left = weight.clone()
-    only_left[:, 500:] = 0  # whoever weighs nothing makes no gap
-    assert gap(apart, only_left) < 0.02
-
-
 def test_the_least_gap_is_of_the_closest_two():
     z, labels = clouds([100, 100, 100], apart=9)
     member = torch.nn.functional.one_hot(torch.as_tensor(labels), 3).float()
-    three = least_gap(z.float()[None], member[None])
+    three = gap_between(z.float()[None], member[None])
     half = member.clone()
     half[labels == 2, 2] = (torch.arange(100) % 2).float()  # the third cut in two at random: no gap there
     four = torch.cat([half, (member[:, 2] - half[:, 2])[:, None]], 1)
     assert three > 0.2
-    assert least_gap(z.float()[None], four[None]) < 0.05
+    assert gap_between(z.float()[None], four[None]) < 0.05
 
 
 def test_surrogates_keep_covariance_and_subgroups_and_lose_the_rest():
@@ -99,12 +78,12 @@ def test_surrogates_keep_covariance_and_subgroups_and_lose_the_rest():
     assert (labels == 0).all()
     np.testing.assert_allclose(np.cov(alone.flatten(0, 1).T), np.cov(z.T), rtol=0.1, atol=0.1)
     two = path(z, 2)[0][None]
-    assert least_gap(z.float()[None], two) > 0.2
+    assert gap_between(z.float()[None], two) > 0.2
     false = [path(one, 2)[0][None] for one in alone[:5]]
-    assert max(least_gap(one[None], q).item() for one, q in zip(alone[:5], false, strict=True)) < 0.15
+    assert max(gap_between(one[None], q).item() for one, q in zip(alone[:5], false, strict=True)) < 0.15
     kept, labels = without_more_groups(z.float(), two[0], 2, rng)
     member = torch.nn.functional.one_hot(labels, 2).float()
-    assert least_gap(kept[:1], member[None]) > 0.2
+    assert gap_between(kept[:1], member[None]) > 0.2
 
 
 @pytest.mark.parametrize("counts", [[300], [150, 150], [60, 240], [120, 100, 80]])

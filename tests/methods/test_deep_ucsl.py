@@ -438,3 +438,12 @@ def test_mixed_precision_finds_the_same(features):
 @pytest.mark.parametrize(("shape", "name"), [((9,), "none"), ((1, 8, 8), "digits"), ((1, 8, 8, 8), "volumes")])
 def test_inputs_of_each_kind_have_an_augmentation(shape, name):
     assert DeepUCSL().augment(shape) == AUGMENTATIONS[name]
+
+
+def test_a_table_needs_one_network_where_its_first_subgroups_are_found_without(features):
+    assert DeepUCSL(restarts=3).networks(is_table=True) == 1
+    assert DeepUCSL(restarts=3).networks(is_table=False) == 3
+    assert DeepUCSL(restarts=3, clusterer="kmeans").networks(is_table=True) == 3
+    assert DeepUCSL(restarts=3, warmup=0).networks(is_table=False) == 1
+    one, three = (DeepUCSL(**{**QUICK, "restarts": restarts}).fit(features).state() for restarts in (1, 3))
+    assert all(torch.equal(one[name], three[name]) for name in one)

@@ -1,17 +1,13 @@
-"""Vectors in blocks: sums over subjects need little memory beside the vectors, which may lie on disk."""
+"""Vectors in blocks, so that sums over subjects need little memory beside the vectors."""
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
-from phenogroups.data.stored import StoredRows
 
-Vectors = Tensor | np.ndarray | StoredRows  # (n, dims): in memory, memory-mapped, or rows of a file
-
-ROWS = 2**15  # of a block: fewer cost calls; of more, whatever is made for ten subgroups leaves the cache
+ROWS = 2**15  # of a block: smaller blocks cost more calls, larger ones do not fit into the cache with ten subgroups
 
 
 def spans(count: int, rows: int = ROWS) -> Iterator[slice]:
@@ -19,18 +15,18 @@ def spans(count: int, rows: int = ROWS) -> Iterator[slice]:
     return (slice(first, min(first + rows, count)) for first in range(0, max(count, 1), rows))
 
 
-def blocks(z: Vectors) -> Iterator[tuple[slice, Tensor]]:
-    """All vectors in order, some at a time, and which these are."""
-    return ((rows, in_memory(z[rows])) for rows in spans(len(z)))
+def blocks(z: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks of the vectors in their order, each with its rows."""
+    return ((rows, z[rows]) for rows in spans(len(z)))
 
 
 def kept(z: Tensor, keep: Tensor | None) -> Iterator[Tensor]:
-    """Blocks of those whom the mask keeps, or of all."""
+    """Blocks of the vectors that the mask keeps, or of all."""
     return (block if keep is None else block[keep[rows]] for rows, block in blocks(z))
 
 
 def stacked(parts: Iterable[Tensor], count: int) -> Tensor:
-    """Parts of `count` rows in all, one below the other; unlike torch's `cat`, never twice in memory."""
+    """The parts, `count` rows in all, as one tensor; unlike with `torch.cat`, they are not twice in memory."""
     found, filled = torch.empty(0), 0
     for part in parts:
         if len(part) == count:
@@ -42,17 +38,8 @@ def stacked(parts: Iterable[Tensor], count: int) -> Tensor:
     return found
 
 
-def in_memory(z: Vectors) -> Tensor:
-    return z if isinstance(z, Tensor) else torch.from_numpy(np.array(z))
-
-
-def take(z: Vectors, index: Tensor) -> Tensor:
-    """The vectors at these positions, in memory."""
-    return z.index_select(0, index.to(z.device)) if isinstance(z, Tensor) else in_memory(z[index.numpy(force=True)])
-
-
 def summed(parts: Iterable[tuple[Tensor, ...]], comm: Communicator = LOCAL) -> tuple[Tensor, ...]:
-    """Sums over blocks and over processes: on the CPU, in double precision."""
+    """Sums over blocks and over processes, on the CPU and in double precision."""
     total: tuple[Tensor, ...] = ()
     for part in parts:
         part = tuple(each.cpu().double() for each in part)

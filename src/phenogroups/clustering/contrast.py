@@ -6,21 +6,17 @@ one does, minus the same for the controls: what both share cancels. A skewed con
 better by two Gaussians than by one as well, but has no gap; so a gap between subgroups counts extra.
 """
 
-from itertools import combinations
-
 import numpy as np
 import torch
-from scipy.optimize import isotonic_regression
+import torch.nn.functional as F
 from torch import Tensor
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
-from phenogroups.clustering.mixture import TiedMixture, kmeans_start, tied_mixture, tied_mixtures
+from phenogroups.clustering.gap import least_gap
+from phenogroups.clustering.mixture import SMALLEST, TiedMixture, kmeans_start, tied_mixture, tied_mixtures
 
 SEARCHED = 1500  # patients and controls among whom candidates are compared; the winner is fitted on all
-SMALLEST = 0.02  # a subgroup with a smaller share of the patients is a handful of outliers
 LIMIT = 2.5  # deviations beyond which a subject counts no more: a few far away must not look like a subgroup
-GAP_WEIGHT = 10  # of a gap's nats: they are few even where subgroups are plain to see, and a continuum has none
-BINS = (8, 40)  # of a histogram, at least and at most: one for 20 subjects
 
 
 def contrastive_mixture(
@@ -70,7 +66,8 @@ def specificity(found: list[TiedMixture], patients: Tensor, controls: Tensor) ->
     for z in (thinned(patients).double(), thinned(controls).double()):
         projected = torch.stack([z @ discriminating_axes(mixture) for mixture in found])
         beliefs = torch.stack([mixture.log_posterior(z).exp() for mixture in found])
-        gaps = [GAP_WEIGHT * least_gap(mixture, z, q.argmax(1)) for mixture, q in zip(found, beliefs, strict=True)]
+        scores = torch.stack([z @ mixture.whitening @ mixture.means.T for mixture in found])
+        gaps = least_gap(scores, F.one_hot(beliefs.argmax(2), beliefs.shape[2]).to(z)).tolist()
         among.append([gain + gap for gain, gap in zip(gains(projected, beliefs), gaps, strict=True)])
     return [patient - control for patient, control in zip(*among, strict=True)]
 
@@ -80,32 +77,6 @@ def discriminating_axes(found: TiedMixture) -> Tensor:
     center = found.log_sizes.exp() @ found.means
     _, _, axes = torch.linalg.svd(found.means - center, full_matrices=False)
     return found.whitening @ axes[: len(found.means) - 1].T
-
-
-def least_gap(found: TiedMixture, z: Tensor, labels: Tensor) -> float:
-    """Of the gaps between any two subgroups, on the axis that tells these two apart."""
-    whitened = z @ found.whitening
-    return min(
-        gap((whitened[(labels == a) | (labels == b)] @ (found.means[b] - found.means[a])).numpy(force=True))
-        for a, b in combinations(range(len(found.means)), 2)
-    )
-
-
-def gap(values: np.ndarray) -> float:
-    """Nats per subject by which a histogram fits better than the best one with a single peak; 0 is no gap."""
-    spread = values.std() if len(values) else 0
-    if spread == 0:
-        return 0.0
-    values = values[np.abs(values - values.mean()) < 4 * spread]  # bins are for the many, not for the farthest
-    bins = int(np.clip(len(values) // 20, *BINS))
-    counts = np.histogram(values, bins)[0]
-    smooth = np.convolve(np.pad(counts, 2, mode="edge"), np.array([1, 2, 3, 2, 1]) / 9, mode="valid") + 1e-9
-    share = smooth / smooth.sum()
-    single_peaked = (
-        np.concatenate([isotonic_regression(share[:i]).x, isotonic_regression(share[i:], increasing=False).x])
-        for i in range(1, bins)
-    )
-    return float((share * np.log(share)).sum() - max((share * np.log(peak)).sum() for peak in single_peaked))
 
 
 def gains(z: Tensor, starts: Tensor) -> list[float]:

@@ -29,10 +29,10 @@ from torch import Tensor
 
 from phenogroups.clustering.blocks import blocks, stacked
 from phenogroups.clustering.contrast import local_optima
-from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.gap import gap
+from phenogroups.clustering.kmeans import kmeans, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.matching import adjusted_rand
 from phenogroups.clustering.mixture import TiedMixture, kmeans_start, tied_mixture, tied_mixtures
-from phenogroups.clustering.structure import gap
 
 SEARCHED = 3000  # patients, and as many controls, among whom candidates are compared
 WHOLE = 100  # features up to which no axis is left out before whitening, if there are enough subjects
@@ -42,7 +42,7 @@ PATIENT_AXES = (10, 20)  # of these, the axes along which patients vary most
 SHRINKAGE = 0.3  # of the controls' covariance
 JUDGED = 50  # principal axes of everybody, as given and standardised, in which candidates are judged
 WITHIN_SHRINKAGE = 0.2  # of the covariance within subgroups, towards that of all patients
-SMALLEST = 0.05  # share of the patients below which a subgroup must be far better supported than any larger split
+SMALL = 0.05  # share of the patients below which a subgroup must be far better supported than any larger split
 FAR_BETTER = 3.0  # times as wide a gap
 # From where on a gap is one: the share of two subgroups' patients that would fill the valley between them, in all and
 # of the smaller subgroup. Patients without subgroups reached 0.04 of all and 0.05 of the smaller (50 to 500 patients)
@@ -100,7 +100,7 @@ def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: i
 def elect(judged: list[Judgement], labels: list[Tensor], ways: list[Way]) -> int:
     """Position of the winner."""
     gaps = np.array([each.gap for each in judged])
-    large = np.array([each.smallest >= SMALLEST for each in judged])
+    large = np.array([each.smallest >= SMALL for each in judged])
     candidate = np.array([way != "neighbours" for way in ways])
     widest = gaps[large & candidate].max(initial=0.0)
     supported = np.array([each.has_gap for each in judged]) & candidate & (large | (gaps >= FAR_BETTER * widest))
@@ -186,9 +186,9 @@ def principal_axes(x: Tensor, scale: Tensor | None, most: int) -> tuple[Tensor, 
 
 def _clusterings(z: Tensor, k: int, space: _Space, seed: int) -> Iterator[tuple[Tensor, Way]]:
     """Labels of the patients, and how they were clustered."""
-    for balance in [1.0] + [0.0] * space.searched:
-        clusters = sinkhorn_kmeans(z, k, balance=balance, n_starts=STARTS, seed=seed)
-        yield squared_distances(z, clusters.centroids).argmin(1), "equal" if balance else "free"
+    yield squared_distances(z, sinkhorn_kmeans(z, k, n_starts=STARTS, seed=seed)).argmin(1), "equal"
+    if space.searched:
+        yield squared_distances(z, kmeans(z, k, n_starts=STARTS, seed=seed)).argmin(1), "free"
     if len(z) >= FEWEST:
         yield neighbour_clusters(z, k, seed), "neighbours"
     if not space.searched:

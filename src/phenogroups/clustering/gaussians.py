@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.kmeans import kmeans, squared_distances
 from phenogroups.clustering.mixture import kmeans_start
 
 RIDGE = 1e-3  # of each covariance, relative to that of all: a cloud must not shrink to a point or to a line
@@ -39,7 +39,7 @@ def gaussian_mixture(z: Tensor, q: Tensor) -> Gaussians:
 
 def equal_clouds(z: Tensor, q: Tensor) -> Gaussians:
     """K-means from the centroids of `q` (n, K), as equally large round clouds: who is between two belongs to both."""
-    centroids = sinkhorn_kmeans(z, q.shape[1], balance=0, start=_means(z, q)).centroids
+    centroids = kmeans(z, q.shape[1], start=_means(z, q))
     nearest = squared_distances(z, centroids).min(1).values.mean()
     deviation = (nearest / z.shape[1]).clamp_min(LEAST_VARIANCE).sqrt()
     whitening = torch.eye(z.shape[1], dtype=z.dtype).expand(len(centroids), -1, -1) / deviation

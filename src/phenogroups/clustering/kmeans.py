@@ -1,29 +1,28 @@
-"""Sinkhorn K-means: K-means whose assignments are pulled towards equal sizes (paper, Appendix C)."""
+"""K-means, and Sinkhorn K-means, whose assignments are pulled towards equal sizes (paper, Appendix C)."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
-from sklearn.cluster import kmeans_plusplus
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from phenogroups.clustering.blocks import Vectors, blocks, in_memory, spans, summed, take
+from phenogroups.clustering.blocks import blocks, spans, summed
 from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.sinkhorn import potentials
 
-# vectors among which starts are compared, at most; the best goes on among all. At least half as many are taken: enough
-# for a subgroup of one in a hundred, of which 330 are among them. Ten starts of a million would take ten times as long
+# Largest number of vectors among which starts are compared; the best is then continued with all vectors. At least half
+# as many are taken, of which 330 belong to a subgroup of one in a hundred. Ten starts of a million would take ten times
+# as long.
 SEARCHED = 2**16
-# relative inertia between two starts that end in the same clusters, of vectors in single precision. Then the first is
-# taken, which gives the subgroups their order: where rounding chose, the training that follows would go another way
+MAX_ITERATIONS = 100
+# Relative difference of inertia below which two starts ended in the same clusters, in single precision. Then the first
+# is kept, as the order of the subgroups must not depend on rounding.
 SAME = 1e-5
 
-
-@dataclass(frozen=True)
-class Clusters:
-    centroids: Tensor  # (subgroups, dims)
-    inertia: float  # mean squared distance to the nearest centroid
-    iterations: int  # of the start that was kept
+Assign = Callable[[Tensor], Iterable[Tensor]]  # centroids -> labels (rows,) of each block of vectors
 
 
 def squared_distances(z: Tensor, centroids: Tensor) -> Tensor:
@@ -38,117 +37,155 @@ def inverse_square_proportions(squared: Tensor) -> Tensor:
 
 
 def _inverse_square_proportions_(squared: Tensor, total: float) -> Tensor:
-    """The same of (subgroups, n), in place, so that a block stays in the cache; they sum to `total`. No gradients."""
-    tiny = torch.finfo(squared.dtype).tiny * len(squared)  # of which all inverses have a finite sum
+    """The same of (subgroups, n), with the sum `total`; in place, so that a block stays in the cache."""
+    tiny = torch.finfo(squared.dtype).tiny * len(squared)  # the sum of all inverses must be finite
     inverse = squared.clamp_min_(tiny).reciprocal_()
     return inverse.mul_(total / inverse.sum(0))
 
 
-def sinkhorn_kmeans(
-    z: Vectors,
+def kmeans(
+    z: Tensor,
     n_subgroups: int,
     *,
-    balance: float = 1.0,  # 1: equal sizes as published; 0: plain K-means
-    epsilon: float = 0.05,
-    spherical: bool = False,  # centroids stay on the unit sphere, as `z` must: the nearest is the one of least angle
     n_starts: int = 10,
-    start: Tensor | None = None,  # centroids to descend from instead
-    max_iterations: int = 100,
+    start: Tensor | None = None,  # centroids to start from instead, where all vectors are in this process
     seed: int = 0,
     comm: Communicator = LOCAL,
-) -> Clusters:
-    """The best of `n_starts` K-means++ starts, by the inertia of the nearest centroid."""
-    if start is not None:
-        return _descend(z, start, balance, epsilon, spherical, max_iterations, comm)
+) -> Tensor:
+    """Centroids (subgroups, dims) of the best of `n_starts` K-means++ starts.
+
+    By scikit-learn where all vectors are in this process; the sums of several processes are all-reduced.
+    """
+    if comm.world_size > 1:
+        return _best_of_starts(z, n_subgroups, nearest, n_starts, seed, comm)
+    some = sampled(z)
+    found = KMeans(
+        n_subgroups, init="k-means++" if start is None else start.numpy(force=True),
+        n_init=n_starts if start is None else 1, max_iter=MAX_ITERATIONS, tol=0, random_state=seed,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # where there are fewer different vectors than subgroups
+        centroids = torch.as_tensor(found.fit(some.numpy(force=True)).cluster_centers_).to(z)
+    return centroids if len(some) == len(z) else lloyd(z, centroids, nearest(z))[0]
+
+
+def spherical_kmeans(z: Tensor, n_subgroups: int, *, seed: int = 0, comm: Communicator = LOCAL) -> Tensor:
+    """Centroids of length one of vectors of length one: the nearest centroid is the one at the least angle."""
+    return _best_of_starts(z, n_subgroups, nearest, 10, seed, comm, normalise=True)
+
+
+def sinkhorn_kmeans(
+    z: Tensor, n_subgroups: int, *, epsilon: float = 0.05, n_starts: int = 10, seed: int = 0, comm: Communicator = LOCAL
+) -> Tensor:
+    """Centroids (subgroups, dims) of the best of `n_starts` K-means++ starts, with subgroups of equal sizes."""
+
+    def assignment(z: Tensor, comm: Communicator) -> Assign:
+        return equal_sizes(z, epsilon, comm)
+
+    return _best_of_starts(z, n_subgroups, assignment, n_starts, seed, comm)
+
+
+def nearest(z: Tensor, comm: Communicator = LOCAL) -> Assign:
+    """Assignment to the nearest centroid."""
+    return lambda centroids: (first_greatest_(_nearness(block, centroids)) for _, block in blocks(z))
+
+
+def equal_sizes(z: Tensor, epsilon: float, comm: Communicator = LOCAL) -> Assign:
+    """Assignment to subgroups of equal sizes; each call starts from the potentials of the previous one."""
+    norms = [_squared_norms(block) for _, block in blocks(z)]
+    potential: Tensor | None = None
+
+    def assign(centroids: Tensor) -> Iterable[Tensor]:
+        nonlocal potential
+        k, from_origin, logits = len(centroids), centroids.square().sum(1)[:, None], []
+        for (_, block), norm in zip(blocks(z), norms, strict=True):
+            squared = (norm + from_origin).addmm_(centroids, block.mT, alpha=-2)
+            logits.append(_inverse_square_proportions_(squared, 1 / epsilon))
+        potential = potentials(logits, torch.full((k,), 1 / k), potential, comm=comm)
+        for block in logits:
+            yield first_greatest_(block.add_(potential.to(block)[:, None]))
+
+    return assign
+
+
+def sampled(z: Tensor, comm: Communicator = LOCAL) -> Tensor:
+    """The vectors of all processes among which starts are compared, in their order."""
+    return comm.sample(z, SEARCHED)
+
+
+def _best_of_starts(
+    z: Tensor, n_subgroups: int, assignment: Callable[[Tensor, Communicator], Assign], n_starts: int, seed: int,
+    comm: Communicator, *, normalise: bool = False,
+) -> Tensor:  # fmt: skip
+    """Centroids of the least inertia. Starts are compared among a sample if there are more vectors than `SEARCHED`."""
     some = sampled(z, comm)
-    if comm.offset_and_total(len(z))[1] > len(some):
-        found = sinkhorn_kmeans(
-            some, n_subgroups, balance=balance, epsilon=epsilon, spherical=spherical,
-            n_starts=n_starts, max_iterations=max_iterations, seed=seed,
-        )  # fmt: skip
-        return _descend(z, found.centroids, balance, epsilon, spherical, max_iterations, comm)
-    z = in_memory(z)
-    best: Clusters | None = None
-    for i in range(n_starts):
-        centroids, _ = kmeans_plusplus(some.cpu().numpy(), n_subgroups, random_state=seed * n_starts + i)
-        centroids = torch.as_tensor(centroids, dtype=z.dtype, device=z.device)
-        found = _descend(z, centroids, balance, epsilon, spherical, max_iterations, comm)
-        if best is None or found.inertia < best.inertia * (1 - SAME):
-            best = found
-    if best is None:
-        raise ValueError(f"Expected at least one start of K-means. Received: n_starts={n_starts}.")
-    return best
+    is_all = comm.offset_and_total(len(z))[1] == len(some)
+    searched, among = (z, comm) if is_all else (some, LOCAL)
+    rng = np.random.RandomState(seed)  # as scikit-learn's K-means draws its starts
+    found = []
+    for _ in range(n_starts):
+        start, _ = kmeans_plusplus(some.numpy(force=True), n_subgroups, random_state=rng)
+        start = torch.as_tensor(start).to(z)
+        found.append(lloyd(searched, start, assignment(searched, among), among, normalise=normalise))
+    least = min(inertia for _, inertia in found)
+    centroids = next(centroids for centroids, inertia in found if inertia * (1 - SAME) <= least)
+    return centroids if is_all else lloyd(z, centroids, assignment(z, comm), comm, normalise=normalise)[0]
 
 
-def sampled(z: Vectors, comm: Communicator = LOCAL) -> Tensor:
-    """As many of everybody's as starts are compared among, in their order."""
-    return comm.gather(in_memory(z[comm.sampled_rows(len(z), SEARCHED)]))
+def lloyd(
+    z: Tensor, centroids: Tensor, assign: Assign, comm: Communicator = LOCAL, *, normalise: bool = False,
+    max_iterations: int = MAX_ITERATIONS,
+) -> tuple[Tensor, float]:  # fmt: skip
+    """Centroids after assigning and averaging by turns until no label changes, and their inertia.
 
-
-def _descend(
-    z: Vectors,
-    centroids: Tensor,
-    balance: float,
-    epsilon: float,
-    spherical: bool,
-    max_iterations: int,
-    comm: Communicator,
-) -> Clusters:
+    The inertia is the mean squared distance to the nearest centroid, whatever the assignment.
+    """
     members = _Members(len(z), len(centroids), centroids.shape[1], centroids.device)
-    potential = None
-    norms = [] if balance == 0 else [_squared_norms(block) for _, block in blocks(z)]
-    iteration = 0
-    for iteration in range(1, max_iterations + 1):  # noqa: B007
+    for _ in range(max_iterations):
         members.moved = 0
-        if balance == 0:
-            for rows, block in blocks(z):
-                members.move(rows, block, first_greatest_(_nearness(block, centroids)))
-        else:
-            logits, sizes = _logits(z, norms, centroids, balance, epsilon, comm)
-            potential = potentials(logits, sizes, potential, comm=comm)
-            for rows, block in zip(spans(len(z)), logits, strict=True):
-                members.move(rows, z[rows], first_greatest_(block.add_(potential.to(block)[:, None])))
+        for rows, labels in zip(spans(len(z)), assign(centroids), strict=True):
+            members.move(rows, z[rows], labels)
         means, sizes, moved = members.everywhere(comm)
         if not moved:
             break
         before, centroids = centroids, means.to(centroids)
-        if spherical:  # in each round: means of different length would move the borders between subgroups
+        if normalise:  # in each iteration: means of different lengths would move the borders between subgroups
             centroids = torch.nn.functional.normalize(centroids, dim=1)
         empty = torch.nonzero(sizes == 0).flatten()
-        if len(empty):  # starts again at the subjects farthest from their own centroid
+        if len(empty):  # an empty subgroup starts again at the vector that is farthest from its own centroid
             own = [squared_distances(block, before).gather(1, members.labels[rows, None]) for rows, block in blocks(z)]
             away = torch.cat(own).flatten()
-            far = away.topk(min(len(empty), len(away))).indices  # here; they are compared with those elsewhere
+            far = away.topk(min(len(empty), len(away))).indices  # in this process
             farthest = comm.gather(away[far]).topk(len(empty)).indices
-            centroids[empty] = comm.gather(take(z, far))[farthest]
+            centroids[empty] = comm.gather(z[far])[farthest]
     of_blocks = (
         (_squared_norms(block) - _nearness(block, centroids).amax(0)).clamp_min(0).sum() for _, block in blocks(z)
     )
     (inertia,) = summed(((each,) for each in of_blocks), comm)
-    return Clusters(centroids, inertia.item() / comm.offset_and_total(len(z))[1], iteration)
+    return centroids, inertia.item() / comm.offset_and_total(len(z))[1]
 
 
 class _Members:
-    """Who belongs where, and the sums of their vectors; only those who move are added and taken away again."""
+    """Labels, sums and sizes of subgroups; a change of labels costs as much as the number of vectors that move."""
 
     def __init__(self, count: int, k: int, dims: int, device: torch.device) -> None:
         self.labels = torch.full((count,), -1, device=device)
         self.totals = torch.zeros(k, dims, dtype=torch.float64)
         self.sizes = torch.zeros(k, dtype=torch.float64)
-        self.moved = 0  # since somebody set it to zero
+        self.moved = 0  # number of vectors since it was set to zero
         self._subgroups = torch.arange(k, device=device)[:, None]
 
-    def move(self, rows: slice, z: Vectors, labels: Tensor) -> None:
-        """The vectors `z` of these rows belong there from now on."""
+    def move(self, rows: slice, z: Tensor, labels: Tensor) -> None:
+        """Give the vectors `z` of these rows new labels."""
         before = self.labels[rows]
         who = torch.nonzero(labels != before).flatten()
         if not len(who):
             return
         if 2 * len(who) < len(labels):
-            some, now, was = take(z, who), labels[who], before[who]
-        else:  # who stays is added and taken away at once
-            some, now, was = in_memory(z), labels, before
-        # in double precision: what is added and taken away again, round after round, must leave no rest
+            some, now, was = z[who], labels[who], before[who]
+        else:  # vectors that stay are added and subtracted, which is faster than selecting the others
+            some, now, was = z, labels, before
+        # in double precision: rounding errors would add up over the iterations
         joined = (self._subgroups == now).double() - (self._subgroups == was).double()
         totals, sizes = summed([(joined @ some.double(), joined.sum(1))])
         self.totals += totals
@@ -162,33 +199,16 @@ class _Members:
         return totals / sizes.clamp_min(1)[:, None], sizes, int(moved)
 
 
-def group_means(z: Vectors, labels: Tensor, groups: int, comm: Communicator = LOCAL) -> tuple[Tensor, Tensor]:
-    """Mean vector (groups, dims) of each, zeros if nobody has this label; and their sizes (groups,)."""
+def group_means(z: Tensor, labels: Tensor, groups: int, comm: Communicator = LOCAL) -> tuple[Tensor, Tensor]:
+    """Mean vectors (groups, dims), zeros for an empty group, and sizes (groups,)."""
     members = _Members(len(z), groups, z.shape[1], labels.device)
     for rows in spans(len(z)):
         members.move(rows, z[rows], labels[rows])
     return members.everywhere(comm)[:2]
 
 
-def _logits(
-    z: Vectors, norms: Iterable[Tensor], centroids: Tensor, balance: float, epsilon: float, comm: Communicator
-) -> tuple[list[Tensor], Tensor]:
-    """Proportions / epsilon in blocks (subgroups, rows), and the sizes: a share `balance` of the way to equal ones."""
-    found, k, from_origin = [], len(centroids), centroids.square().sum(1)[:, None]
-    own = torch.zeros(k, dtype=torch.float64)
-    for (_, block), norm in zip(blocks(z), norms, strict=True):
-        squared = (norm + from_origin).addmm_(centroids, block.mT, alpha=-2)
-        if balance < 1:
-            own += torch.bincount(first_greatest_(-squared), minlength=k).cpu()
-        found.append(_inverse_square_proportions_(squared, 1 / epsilon))
-    if balance < 1:
-        own, count = summed([(own, torch.tensor(len(z)))], comm)
-        own = own / count
-    return found, balance / k + (1 - balance) * own
-
-
 def first_greatest_(values: Tensor) -> Tensor:
-    """(n,): which of (subgroups, n) is greatest; overwrites them. The indices of `max` take three times as long."""
+    """(n,): argmax over the first axis of (subgroups, n), whose values it overwrites; three times as fast as `max`."""
     last_first = torch.arange(len(values), 0, -1, dtype=values.dtype, device=values.device)[:, None]
     return len(values) - values.eq_(values.amax(0)).mul_(last_first).amax(0).long()
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from phenogroups.clustering.blocks import ROWS, spans, stacked, summed
 from phenogroups.clustering.communicator import LOCAL, Communicator
-from phenogroups.clustering.kmeans import sampled, sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.kmeans import kmeans, sampled, squared_distances
 
+SMALLEST = 0.02  # share of the subjects below which a subgroup is a handful of outliers
 JITTER = 1e-6  # relative ridge on the covariance: a constant direction must not become infinitely informative
 FEWEST_ROWS = 2**11  # of a block, however many starts there are
 SAME = 1e-4  # nats between two that end in the same mixture, as EM stops a little before; the first is taken
@@ -60,8 +61,8 @@ def tied_mixture(
 
 def kmeans_start(z: Tensor, n_subgroups: int, *, seed: int = 0, comm: Communicator = LOCAL) -> Tensor:
     """Responsibilities (n, K) of zero and one."""
-    clusters = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=1, seed=seed, comm=comm)
-    labels = squared_distances(z, clusters.centroids).argmin(dim=1)
+    centroids = kmeans(z, n_subgroups, n_starts=1, seed=seed, comm=comm)
+    labels = squared_distances(z, centroids).argmin(dim=1)
     return torch.nn.functional.one_hot(labels, n_subgroups).double()
 
 
@@ -129,16 +130,16 @@ def _maximise(total: Tensor, mass: Tensor, weighted: Tensor, count: int) -> _Max
     shift = weighted / mass.clamp_min(1e-10)[..., None]
     within = total - (shift * share[..., None]).mT @ shift
     ridge = JITTER * total.diagonal(dim1=1, dim2=2).mean(1, keepdim=True).clamp_min(torch.finfo(total.dtype).tiny)
-    values, vectors = torch.linalg.eigh(within)
-    variances = values.clamp_min(0) + ridge
-    whitening = vectors / variances.sqrt()[:, None]
+    eye = torch.eye(total.shape[2], dtype=total.dtype)
+    root = torch.linalg.cholesky(within + ridge[..., None] * eye)
+    whitening = torch.linalg.solve_triangular(root.mT, eye.expand_as(root), upper=True)
     sizes = share.clamp_min(1 / (10 * count))
     log_sizes = (sizes / sizes.sum(1, keepdim=True)).log()
     whitened = shift @ whitening
     offset = log_sizes - whitened.square().sum(2) / 2
     # the mean of |z @ whitening|^2 is known without looking: it is a sum of variances
     spread = (whitening * (total @ whitening)).sum((1, 2))
-    log_volume = (spread + variances.log().sum(1) + total.shape[2] * math.log(2 * math.pi)) / 2
+    log_volume = (spread + total.shape[2] * math.log(2 * math.pi)) / 2 + root.diagonal(dim1=1, dim2=2).log().sum(1)
     return _Maximum(shift, log_sizes, whitening, whitening @ whitened.mT, offset[:, None], log_volume)
 
 

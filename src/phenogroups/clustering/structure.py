@@ -9,7 +9,6 @@ that is kept should be fitted again by `clustering.mixture`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import torch
@@ -17,15 +16,15 @@ import torch.nn.functional as F
 from scipy.stats import gamma
 from torch import Tensor
 
-SMALLEST, FEWEST = 0.02, 10  # share and number of members below which a subgroup is a handful of outliers
+from phenogroups.clustering.gap import GRID, filled, least_gap
+from phenogroups.clustering.mixture import SMALLEST
+
+FEWEST = 10  # members below which a subgroup is a handful of outliers, even where their share is SMALLEST
 RIDGE = 1e-4  # on the shared covariance, relative: single precision
 FIRST_LOOK, CLIMB = 6, 60  # iterations of every start, and of the best of them
 TOLERANCE = 1e-4  # nats per subject that an iteration must gain
 STARTS, STARTS_OF_SURROGATES = (60, 8), (30, 5)  # of a step: in all, and at least so many for each subgroup to split
 KEPT, KEPT_OF_SURROGATES = 10, 3  # starts that climb on after the first look
-GRID = 128  # points at which a density is looked at
-REACH = 4.5  # deviations that the grid spans to either side
-BANDWIDTH = 1.0  # of a density in which gaps are looked for: so many deviations times n^(-1/5)
 FINE, JITTER = 0.54, 0.3  # bandwidth of a surrogate's density, and the share of it that resampled values are moved by
 
 
@@ -68,7 +67,7 @@ def steps(
         kept, base = climb(false, kept, 1 if k == 2 else CLIMB)
         false_level, false_q = grow(false, kept, base, _starts(STARTS_OF_SURROGATES, k), KEPT_OF_SURROGATES, rng)
         gain, false_gain = (level - reached).item(), (false_level - base).numpy()
-        width, false_width = least_gap(z[None], grown).item(), least_gap(false, false_q).numpy()
+        width, false_width = gap_between(z[None], grown).item(), gap_between(false, false_q).numpy()
         found.append(
             Step(
                 k, grown[0], gain, float(false_gain.mean()), upper_tail(gain, false_gain), width,
@@ -209,39 +208,11 @@ def _single_peaked(values: Tensor, count: int, rng: np.random.Generator) -> Tens
     return drawn / drawn.std(1, keepdim=True).clamp_min(1e-12) * spread
 
 
-def filled(density: Tensor) -> Tensor:
-    """The least single-peaked function above each of (., points): what water would make of it."""
-    left = density.cummax(1).values
-    right = density.flip(1).cummax(1).values.flip(1)
-    return torch.minimum(left, right)
-
-
-def least_gap(z: Tensor, q: Tensor) -> Tensor:
-    """(batch,): of any two subgroups, the narrowest gap on the axis that tells these two apart."""
+def gap_between(z: Tensor, q: Tensor) -> Tensor:
+    """(batch,): the narrowest gap between two subgroups of `q` (batch, n, K) on their linear discriminants."""
     z = z - z.mean(1, keepdim=True)
     _, toward, _, _ = _maximise(z, z.mT @ z / z.shape[1], q)
-    gaps = [
-        gap((z @ (toward[..., a] - toward[..., b])[..., None])[..., 0], q[..., a] + q[..., b])
-        for a, b in combinations(range(q.shape[2]), 2)
-    ]
-    return torch.stack(gaps).amin(0)
-
-
-def gap(values: Tensor, weight: Tensor) -> Tensor:
-    """(batch,): how much of the smooth density of (batch, n) is missing in its valleys, as a share of all."""
-    whole = weight.sum(1, keepdim=True).clamp_min(1e-6)
-    middle = (weight * values).sum(1, keepdim=True) / whole
-    spread = ((weight * (values - middle) ** 2).sum(1, keepdim=True) / whole).sqrt().clamp_min(1e-12)
-    place = (((values - middle) / spread).clamp(1 - REACH, REACH - 1) + REACH) / (2 * REACH) * (GRID - 1)
-    below = place.floor().long()
-    above = place - below
-    counts = torch.zeros(len(values), GRID).to(values)
-    counts = counts.scatter_add_(1, below, weight * (1 - above)).scatter_add_(1, below + 1, weight * above)
-    width = BANDWIDTH * whole**-0.2 / (2 * REACH) * (GRID - 1)  # in points of the grid
-    apart = torch.arange(GRID)[:, None] - torch.arange(GRID)
-    kernel = torch.exp(-((apart / width[..., None]) ** 2) / 2)
-    density = (counts[:, None] @ kernel)[:, 0]
-    return (filled(density) - density).sum(1) / density.sum(1).clamp_min(1e-12)
+    return least_gap(z @ toward, q)
 
 
 def upper_tail(value: float, surrogates: np.ndarray) -> float:

@@ -5,7 +5,7 @@ import numpy as np
 from phenogroups.data.cohort import subgroup_letter
 from phenogroups.methods.prediction import Prediction
 
-SMALLEST = 0.05  # share of the held-out patients
+SMALL = 0.05  # share of the held-out patients
 SURE, LEAST_SURE = 0.9, 0.8  # probability from which a patient is sure, and the share of patients who should be
 MOST_DISAGREEING = 0.1  # share of the held-out patients whom gate and centroids put into different subgroups
 NEAR_CHANCE = 0.1  # balanced accuracy of the diagnosis above one half, below which nothing was learned of it ...
@@ -22,7 +22,7 @@ def alarms(diagnosis: np.ndarray, found: Prediction, class_bacc: float | None) -
     said += [
         f"Subgroup {subgroup_letter(int(k))} holds {share[k]:.0%} of the held-out patients. So small a subgroup is "
         "often a handful of unusual images or subjects and not a kind of the disease: look at its members first."
-        for k in np.flatnonzero(share < SMALLEST)
+        for k in np.flatnonzero(share < SMALL)
     ]
     sure = np.mean(subgroup.max(axis=1) >= SURE)
     # proportions of distances, as of K-means, are no probabilities that could be sure; a gate's are

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 from torch import Tensor
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
-from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.kmeans import inverse_square_proportions, kmeans, squared_distances
 from phenogroups.clustering.linear import Hyperplane, logistic_hyperplane
 from phenogroups.clustering.space import Scaler, scaling
 from phenogroups.methods.deep import DeepMethod
@@ -33,8 +33,7 @@ def centroids_of(
     """K-means on the embeddings of patients, scaled by their own statistics."""
     center, scale = scaling(patients, scaler, comm=comm)
     z = (patients - center) / scale
-    found = sinkhorn_kmeans(z, n_subgroups, balance=0, n_starts=n_starts, seed=seed, comm=comm)
-    return Centroids(center, scale, found.centroids)
+    return Centroids(center, scale, kmeans(z, n_subgroups, n_starts=n_starts, seed=seed, comm=comm))
 
 
 @dataclass(eq=False, repr=False)

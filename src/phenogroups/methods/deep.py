@@ -114,7 +114,7 @@ class DeepMethod(Method):
     views: ClassVar[int] = 1  # augmented versions of each input per batch
     e_step_each_epoch: ClassVar[bool] = True  # False: one E-step, at the end
     warmup: ClassVar[int] = 0  # epochs before the first E-step; beliefs are None until then
-    restarts: ClassVar[int] = 1  # networks that are warmed up; one of them is trained further
+    restarts: ClassVar[int] = 1  # most networks that are warmed up; one of them is trained further
     stop_below: ClassVar[float] = 0.0  # stop one epoch after two E-steps moved a smaller share
     beliefs_type: ClassVar[type]  # the dataclass of tensors that `e_step` returns
     # the pretrained encoder whose embeddings the network is trained on; without annotation, as it is no setting
@@ -151,6 +151,10 @@ class DeepMethod(Method):
     def learning_rate_factor(self, epoch: int) -> float:
         """What the learning rate is multiplied with in this epoch: its schedule."""
         return 1.0 if self.schedule == "constant" else cosine(epoch / self.epochs)
+
+    def networks(self, *, is_table: bool) -> int:
+        """Number of networks that are warmed up for these inputs."""
+        return self.restarts
 
     def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Any]:
         """Which warmed-up network is trained further, and with which beliefs; `features` are those of a table."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phenogroups.clustering.kmeans import sinkhorn_kmeans
+from phenogroups.clustering.kmeans import spherical_kmeans
 from phenogroups.clustering.matching import match_members
 from phenogroups.data.batches import Batch
 from phenogroups.methods.deep import DeepMethod
@@ -55,9 +55,7 @@ class DeepCluster(DeepMethod, name="deep_cluster"):
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
         # on current embeddings of plain inputs; the paper clusters stored embeddings of augmented ones
-        c = sinkhorn_kmeans(
-            embedding, self.n_subgroups, balance=0, spherical=True, seed=self.seed, comm=self.comm
-        ).centroids
+        c = spherical_kmeans(embedding, self.n_subgroups, seed=self.seed, comm=self.comm)
         if previous is not None:
             c = c[match_members(previous.q.argmax(1), embedding, c, self.comm)]
         return Prototypes(F.one_hot((embedding @ c.T).argmax(1), self.n_subgroups).to(c), c)

@@ -17,7 +17,13 @@ from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.contrast import SEARCHED, contrastive_mixture, specific_mixtures, specificity, thinned
 from phenogroups.clustering.first_split import SEARCHED as SPLIT_AMONG
 from phenogroups.clustering.first_split import first_split
-from phenogroups.clustering.kmeans import group_means, inverse_square_proportions, sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.kmeans import (
+    group_means,
+    inverse_square_proportions,
+    kmeans,
+    sinkhorn_kmeans,
+    squared_distances,
+)
 from phenogroups.clustering.matching import adjusted_rand, match_members
 from phenogroups.clustering.mixture import tied_mixture, tied_mixtures
 from phenogroups.clustering.sinkhorn import sinkhorn
@@ -94,8 +100,8 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         How patients are clustered in an E-step: ``mixture``, ``sinkhorn_kmeans``, ``kmeans``, or any scikit-learn
         estimator that clusters vectors.
     restarts
-        Number of networks that are warmed up. For images they vote on the first subgroups; for a table one is trained
-        further.
+        Number of networks that are warmed up for images, where they vote on the first subgroups. For a table whose
+        patients are clustered by ``mixture``, one is enough: its first subgroups are found without a network.
     warmup
         Number of first epochs that learn the diagnosis alone, before the first E-step.
     components
@@ -223,6 +229,10 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
             torch.tensor(specific), torch.tensor(held),
         )  # fmt: skip
 
+    def networks(self, *, is_table: bool) -> int:
+        unused = self.warmup == 0 or (is_table and self.clusterer == "mixture")  # `elect` would use the first alone
+        return 1 if unused else self.restarts
+
     def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Beliefs]:
         """The subgroups that the encoders together see best, in the encoder that sees them most.
 
@@ -332,12 +342,14 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
             soft = before if held and before is not None else found.posterior(z)
             return found.means.to(z), found.log_sizes.to(z), whitened, soft
         if self.clusterer in ("sinkhorn_kmeans", "kmeans"):
-            balance = float(self.clusterer == "sinkhorn_kmeans")
-            centroids = sinkhorn_kmeans(
-                z, self.n_subgroups, balance=balance, epsilon=self.epsilon, seed=self.seed, comm=self.comm
-            ).centroids
+            balanced = self.clusterer == "sinkhorn_kmeans"
+            asked = {"seed": self.seed, "comm": self.comm}
+            if balanced:
+                centroids = sinkhorn_kmeans(z, self.n_subgroups, epsilon=self.epsilon, **asked)
+            else:
+                centroids = kmeans(z, self.n_subgroups, **asked)
             soft = inverse_square_proportions(squared_distances(z, centroids))
-            if balance and self.posterior == "sinkhorn":
+            if balanced and self.posterior == "sinkhorn":
                 soft = sinkhorn(soft, self.epsilon, comm=self.comm)  # Q' = SK(Q, epsilon), Sec. 3.3
             return centroids, equal, space, soft
         soft = cluster_with(self.clusterer, z, self.n_subgroups)

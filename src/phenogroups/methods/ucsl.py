@@ -17,7 +17,7 @@ from phenogroups.clustering.consensus import consensus_labels, resemblance
 from phenogroups.clustering.dpp import dpp_start
 from phenogroups.clustering.gaussians import Gaussians, equal_clouds, gaussian_mixture
 from phenogroups.clustering.hyperplanes import Hyperplanes, balanced, fit_coordinates, fit_hyperplanes
-from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.kmeans import kmeans, squared_distances
 from phenogroups.data.batches import as_tensor
 from phenogroups.methods.adjustable import Adjustable
 from phenogroups.methods.settings import AtLeast, Shape
@@ -148,7 +148,7 @@ class Steps:
             return q
         if kind == "k_means":
             seed = int(rng.integers(2**31))
-            centroids = sinkhorn_kmeans(patients, self.n_subgroups, balance=0, n_starts=1, seed=seed).centroids
+            centroids = kmeans(patients, self.n_subgroups, n_starts=1, seed=seed)
             return self._one_hot(squared_distances(self.z, centroids).argmin(1))
         seen, patients = self.z[:, :START_AXES], patients[:, :START_AXES]
         some = patients[torch.as_tensor(rng.choice(len(patients), size=self.n_subgroups, replace=False))]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phenogroups.clustering.kmeans import sinkhorn_kmeans, squared_distances
+from phenogroups.clustering.kmeans import kmeans, squared_distances
 from phenogroups.clustering.matching import match_members
 from phenogroups.clustering.space import Scaler, scaling
 from phenogroups.data.batches import Batch
@@ -59,7 +59,7 @@ class WSDeepCluster(DeepMethod, name="ws_deep_cluster"):
         ill = diagnosis == 1
         center, scale = scaling(embedding[ill], self.scaler, comm=self.comm)
         z = (embedding[ill] - center) / scale
-        centroids = sinkhorn_kmeans(z, self.n_subgroups, balance=0, seed=self.seed, comm=self.comm).centroids
+        centroids = kmeans(z, self.n_subgroups, seed=self.seed, comm=self.comm)
         if previous is not None:  # the head has learned these ids
             centroids = centroids[match_members(previous.q[ill].argmax(1), z, centroids, self.comm)]
         labels = torch.full_like(diagnosis, self.n_subgroups)

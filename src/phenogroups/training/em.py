@@ -46,14 +46,15 @@ def expectation_maximisation(
 ) -> tuple[Network, Any, list[dict[str, float]], Film]:
     """Train from scratch; returns the network, the last beliefs, one row of history per epoch and the film.
 
-    Several networks may be started (`restarts`); after their warm-up and first E-step one is elected to go on.
+    Several networks may be started (`DeepMethod.networks`); after their warm-up one is elected and trained further.
     Training resumes from what `checkpoint` holds, to the same bits on the same machine and threads.
     """
     fabric, checkpoint = _fabric(method), checkpoint or Checkpoint()
     labels = torch.as_tensor(diagnosis, device=fabric.device)
     # everything random below is drawn from generators seeded here; the caller's own are left as they were
     with torch.random.fork_rng():
-        trainers = [Trainer(method, fabric, build, inputs, labels, i, progress) for i in range(method.restarts)]
+        count = method.networks(is_table=inputs.ndim == 2)
+        trainers = [Trainer(method, fabric, build, inputs, labels, i, progress) for i in range(count)]
         best = resume_training(trainers, checkpoint)
         if best is None:
             for trainer in trainers:

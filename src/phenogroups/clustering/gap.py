@@ -1,0 +1,45 @@
+"""The gap between subgroups: how much of their density is missing in the valley between them."""
+
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+GRID = 128  # points at which a density is evaluated
+REACH = 4.5  # standard deviations that the grid spans to either side
+BANDWIDTH = 1.0  # of the density, in standard deviations times n^(-1/5)
+
+
+def least_gap(scores: Tensor, q: Tensor) -> Tensor:
+    """(batch,): the narrowest gap between any two subgroups.
+
+    `scores` (batch, n, K) are linear discriminants: the difference of two columns tells these two subgroups apart.
+    Subjects count by their posteriors `q` (batch, n, K) of the two.
+    """
+    gaps = [gap(scores[..., a] - scores[..., b], q[..., a] + q[..., b]) for a, b in combinations(range(q.shape[2]), 2)]
+    return torch.stack(gaps).amin(0)
+
+
+def gap(values: Tensor, weight: Tensor) -> Tensor:
+    """(batch,): the share of the smoothed density of `values` (batch, n) that its valleys lack; 0 is no gap."""
+    whole = weight.sum(1, keepdim=True).clamp_min(1e-6)
+    middle = (weight * values).sum(1, keepdim=True) / whole
+    spread = ((weight * (values - middle) ** 2).sum(1, keepdim=True) / whole).sqrt().clamp_min(1e-12)
+    place = (((values - middle) / spread).clamp(1 - REACH, REACH - 1) + REACH) / (2 * REACH) * (GRID - 1)
+    below = place.floor().long()
+    above = place - below
+    counts = values.new_zeros(len(values), GRID)
+    counts = counts.scatter_add_(1, below, weight * (1 - above)).scatter_add_(1, below + 1, weight * above)
+    width = BANDWIDTH * whole**-0.2 / (2 * REACH) * (GRID - 1)  # in points of the grid
+    points = torch.arange(GRID, device=values.device)
+    apart = points[:, None] - points
+    kernel = torch.exp(-((apart / width[..., None]) ** 2) / 2)
+    density = (counts[:, None] @ kernel)[:, 0]
+    return (filled(density) - density).sum(1) / density.sum(1).clamp_min(1e-12)
+
+
+def filled(density: Tensor) -> Tensor:
+    """The least single-peaked function above each density (batch, points)."""
+    left = density.cummax(1).values
+    right = density.flip(1).cummax(1).values.flip(1)
+    return torch.minimum(left, right)

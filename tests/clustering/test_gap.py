@@ -1,0 +1,38 @@
+import numpy as np
+import torch
+
+from phenogroups.clustering.gap import filled, gap, least_gap
+
+
+def test_valleys_are_filled_and_nothing_else():
+    valley = torch.tensor([[0.0, 3.0, 1.0, 2.0, 0.5], [0.0, 1.0, 2.0, 1.0, 0.0]])
+    np.testing.assert_array_equal(filled(valley), [[0, 3, 2, 2, 0.5], [0, 1, 2, 1, 0]])
+
+
+def test_a_gap_is_a_gap_and_a_continuum_has_none():
+    rng = np.random.default_rng(0)
+    apart = torch.as_tensor(np.concatenate([rng.normal(-4, 1, 500), rng.normal(4, 1, 500)]))[None]
+    even = torch.as_tensor(rng.uniform(-1, 1, 1000))[None]
+    skewed = torch.as_tensor(rng.exponential(size=1000))[None]
+    weight = torch.ones(1, 1000).double()
+    assert gap(apart, weight) > 0.3
+    assert gap(even, weight) < 0.02
+    assert gap(skewed, weight) < 0.02
+    only_left = weight.clone()
+    only_left[:, 500:] = 0  # whoever weighs nothing makes no gap
+    assert gap(apart, only_left) < 0.02
+    assert gap(torch.ones(1, 5), torch.ones(1, 5)) == 0
+
+
+def test_a_smaller_group_is_behind_a_gap():
+    rng = np.random.default_rng(0)
+    groups = torch.as_tensor(np.concatenate([rng.normal(size=1000), rng.normal(5, 1, size=200)]))[None]
+    assert gap(groups, torch.ones_like(groups)) > 0.03
+
+
+def test_the_least_gap_is_that_of_the_closest_two():
+    scores = torch.tensor([[0.0, 10, 11]]).repeat(1, 300, 1) * torch.eye(3).repeat_interleave(100, 0)
+    scores = scores + torch.randn(1, 300, 3, generator=torch.Generator().manual_seed(0))
+    q = torch.eye(3).repeat_interleave(100, 0)[None]
+    pairs = [gap(scores[..., a] - scores[..., b], q[..., a] + q[..., b]) for a, b in ((0, 1), (0, 2), (1, 2))]
+    assert least_gap(scores, q) == min(pairs)
