@@ -92,7 +92,7 @@ def test_discover_then_predict_features(features_csv, tmp_path, capsys):
     run, new = str(tmp_path / "run"), tmp_path / "new.csv"
     assert cli.main(["discover", str(features_csv), "--truth", "kind", "--out", run, *QUICK]) == 0
     printed = plain(capsys.readouterr().out)
-    assert "60 patients and 60 controls, features x0, x1, x2, x3, x4, x5" in printed
+    assert "60 patients and 60 controls, 6 features: x0, x1, x2, x3, x4, x5" in printed
     pd.read_csv(features_csv).drop(columns=["diagnosis", "kind"])[:3].to_csv(new, index=False)
     assert cli.main(["predict", run, str(new)]) == 0
     assert "3 subjects assigned" in capsys.readouterr().out

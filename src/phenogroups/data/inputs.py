@@ -1,6 +1,8 @@
 """The inputs of a table: images or features, one row per subject."""
 
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,11 @@ from phenogroups.data.reading import PRETRAINED_SIDE, ImagePath, read_ahead, rea
 from phenogroups.data.stored import Inputs
 from phenogroups.data.tables import Table, TableSpec
 
+# words in the name of a column of numbers that is learned from only if it is named; unnamed: row numbers by pandas
+NO_FEATURES = frozenset(
+    "age sex gender site scanner center centre hospital batch id ids identifier index unnamed date year month dob birth "
+    "visit session subject participant patient race ethnicity education handedness".split()
+)
 MOST_TRIED = 100  # files that are tried for the first one that can be read
 
 
@@ -68,7 +75,26 @@ def resolve_features(rows: pd.DataFrame, spec: TableSpec) -> TableSpec:
     meant = {spec.diagnosis, spec.subject, spec.group, spec.truth, spec.split, *spec.covariates}
     left = [column for column in rows.columns if column not in meant]
     numeric = tuple(column for column in left if pd.to_numeric(rows[column], errors="coerce").notna().any())
+    about = [column for column in numeric if NO_FEATURES & {*_words(column)}]
+    if about:
+        raise CohortError(
+            f"Expected columns of measurements as features. Received also: {', '.join(map(repr, about[:10]))}"
+            f"{', ...' if len(about) > 10 else ''}, whose names say that they describe the subject and not the disease. "
+            f"Say what they are (--covariates {' '.join(shlex.quote(str(column)) for column in about[:10])}, --subject, --group), drop them, "
+            "or name all columns to learn from (--features)."
+        )
     return replace(spec, features=numeric)
+
+
+def _words(column: str) -> list[str]:
+    """The words of a column's name in small letters: patient and age of PatientAge, Patient Age or patient_age."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+", str(column))]
+
+
+def features_in_words(features: Sequence[str], most: int = 10) -> str:
+    """`2 features: volume, thickness`: the first of them, and how many more there are."""
+    more = f" and {len(features) - most} more" if len(features) > most else ""
+    return f"{len(features)} feature{'' if len(features) == 1 else 's'}: {', '.join(map(str, features[:most]))}{more}"
 
 
 def resolve_size(table: Table) -> TableSpec:
