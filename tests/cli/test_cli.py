@@ -116,6 +116,22 @@ def test_a_method_without_epochs_has_no_bar(features_csv, tmp_path, capsys):
     assert "epoch" not in capsys.readouterr().err
 
 
+def test_a_finished_run_is_not_replaced_without_a_word(features_csv, tmp_path, capsys):
+    command = ["discover", str(features_csv), "--method", "kmeans", "--out", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    before = (tmp_path / "run" / "recipe.json").read_bytes()
+    capsys.readouterr()
+    assert cli.main([*command, "--seed", "1"]) == 2
+    printed = capsys.readouterr()
+    assert "run, which holds a finished run. Give another folder (--out), or replace that run (--overwrite)." in plain(
+        printed.err
+    )
+    assert printed.out == ""  # said before anything is read
+    assert (tmp_path / "run" / "recipe.json").read_bytes() == before
+    assert cli.main([*command, "--seed", "1", "--overwrite"]) == 0
+    assert (tmp_path / "run" / "recipe.json").read_bytes() != before
+
+
 def edit(path, **columns):
     rows = pd.read_csv(path, dtype=str, keep_default_na=False)
     rows.assign(**columns).to_csv(path, index=False)

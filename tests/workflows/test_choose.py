@@ -48,7 +48,7 @@ def test_discover_says_no_subgroups_and_trains_nothing(tmp_path, capsys):
     assert "which found none and has no model" in capsys.readouterr().err
     # and the folder can be replaced by a run that is asked for subgroups all the same
     rest = [word if word != "2:3" else "2" for word in ASKED]
-    assert cli.main(["discover", rows, "--out", str(tmp_path / "run"), *rest]) == 0
+    assert cli.main(["discover", rows, "--out", str(tmp_path / "run"), "--overwrite", *rest]) == 0
     assert "was given, not found" in capsys.readouterr().out
 
 

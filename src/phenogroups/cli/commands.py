@@ -43,6 +43,8 @@ class Demo:
     """Fewer epochs make a quicker, worse demo."""
     resume: bool = False
     """Go on after the last epoch of an interrupted demo; on the same machine, to the same bits."""
+    overwrite: bool = False
+    """Replace a finished run in the folder."""
 
     def run(self) -> None:
         from phenogroups.data.examples.drawn import drawn_digits
@@ -50,7 +52,7 @@ class Demo:
         from phenogroups.training.run import check_writable
         from phenogroups.workflows.discover import discover
 
-        check_writable(self.out)
+        check_writable(self.out, overwrite=self.overwrite)
         epochs = {} if self.epochs is None else {"epochs": self.epochs}
         method = build_method("deep_ucsl", {"seed": self.seed, **epochs})
         with OUT.status(f"drawing {self.subjects} digits"):
@@ -76,6 +78,8 @@ class Discover(CohortOptions):
     """How many subgroups to look for; 2:6 or auto (the same) finds out how many there are, if any."""
     out: Path = Path("phenogroups-run")
     """Run folder to write."""
+    overwrite: bool = False
+    """Replace a finished run in that folder, once the new one is complete; without this, it is refused."""
     held_out: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.2, or the recipe's)")] = None
     """Share of the subjects kept apart to score on, where the cohort does not say who."""
     method: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: deep_ucsl, or the recipe's)")] = (
@@ -113,7 +117,7 @@ class Discover(CohortOptions):
         from phenogroups.training.run import check_writable
         from phenogroups.workflows.discover import discover, report_none
 
-        check_writable(self.out)
+        check_writable(self.out, overwrite=self.overwrite)
         chosen = self.chosen()
         name = self.method or chosen.method
         least, most = parse_subgroups(self.subgroups or str(chosen.subgroups))
@@ -140,7 +144,10 @@ class Discover(CohortOptions):
             for sentence in report_none(cohort, method, self.out, choice, table=table):
                 say(sentence)
             shutil.rmtree(self.choosing, ignore_errors=True)
-            say(f"Written: {self.out}. Nothing was trained; --subgroups 2 would cut the patients in two all the same.")
+            say(
+                f"Written: {self.out}. Nothing was trained; --subgroups 2 --overwrite would cut the patients in two "
+                "all the same."
+            )
             return
         if choice is not None:
             say(choice.reason)

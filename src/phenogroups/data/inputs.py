@@ -19,10 +19,11 @@ from phenogroups.data.stored import Inputs
 from phenogroups.data.tables import Table, TableSpec
 
 # words in the name of a column of numbers that is learned from only if it is named; unnamed: row numbers by pandas
-NO_FEATURES = frozenset(
-    "age sex gender site scanner center centre hospital batch id ids identifier index unnamed date year month dob birth "
-    "visit session subject participant patient race ethnicity education handedness".split()
-)
+NO_FEATURES = {
+    "age", "sex", "gender", "site", "scanner", "center", "centre", "hospital", "batch", "id", "ids", "identifier",
+    "index", "unnamed", "date", "year", "month", "dob", "birth", "visit", "session", "subject", "participant",
+    "patient", "race", "ethnicity", "education", "handedness",
+}  # fmt: skip
 MOST_TRIED = 100  # files that are tried for the first one that can be read
 
 
@@ -77,11 +78,12 @@ def resolve_features(rows: pd.DataFrame, spec: TableSpec) -> TableSpec:
     numeric = tuple(column for column in left if pd.to_numeric(rows[column], errors="coerce").notna().any())
     about = [column for column in numeric if NO_FEATURES & {*_words(column)}]
     if about:
+        names, more = about[:10], ", ..." if len(about) > 10 else ""
         raise CohortError(
-            f"Expected columns of measurements as features. Received also: {', '.join(map(repr, about[:10]))}"
-            f"{', ...' if len(about) > 10 else ''}, whose names say that they describe the subject and not the disease. "
-            f"Say what they are (--covariates {' '.join(shlex.quote(str(column)) for column in about[:10])}, --subject, --group), drop them, "
-            "or name all columns to learn from (--features)."
+            f"Expected columns of measurements as features. Received also: {', '.join(map(repr, names))}{more}, whose "
+            "names say that they describe the subject and not the disease. Say what they are (--covariates "
+            f"{' '.join(shlex.quote(str(name)) for name in names)}, --subject, --group), drop them, or name all "
+            "columns to learn from (--features)."
         )
     return replace(spec, features=numeric)
 
