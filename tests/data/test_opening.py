@@ -78,6 +78,7 @@ def test_images_or_a_file_of_features(table):
         (4, {"age": "old"}, {}),
         (4, {"part": "train"}, {"split": "part"}),
         (slice(0, 11), {"dx": "1"}, {}),
+        (slice(0, 10), {"dx": "0"}, {}),  # one patient is left
         (slice(2, 9), {"person": "p"}, {}),
         (4, {}, {"covariates": ("iq",), "truth": "kind"}),
     ],
