@@ -132,6 +132,22 @@ def test_a_finished_run_is_not_replaced_without_a_word(features_csv, tmp_path, c
     assert (tmp_path / "run" / "recipe.json").read_bytes() != before
 
 
+def test_several_words_of_patients_are_compared_with_the_subgroups(features, tmp_path, capsys):
+    words = np.where(features.is_patient, np.where(features.truth == 1, "glaucoma", "cataract"), "none")
+    rows = pd.DataFrame(features.inputs, columns=[f"x{j}" for j in range(6)]).assign(dx=words)
+    rows.to_csv(tmp_path / "eyes.csv", index=False)
+    command = ["discover", str(tmp_path / "eyes.csv"), "--diagnosis", "dx", "--control", "none"]
+    command += ["--patient", "cataract", "glaucoma", "--method", "kmeans", "--out", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    printed = capsys.readouterr()
+    assert "Subgroups will be compared with the patients' words (cataract, glaucoma)." in printed.err
+    assert "by subgroup found and by what is known" in plain(printed.out)
+    table = re.findall(r"^ *([AB]) +(\d+) +(\d+) *$", printed.out, flags=re.MULTILINE)
+    assert [letter for letter, *_ in table] == ["A", "B"]
+    assert sum(int(count) for _, *counts in table for count in counts) == 12
+    assert "glaucoma" in (tmp_path / "run" / "report.html").read_text()
+
+
 def edit(path, **columns):
     rows = pd.read_csv(path, dtype=str, keep_default_na=False)
     rows.assign(**columns).to_csv(path, index=False)

@@ -37,7 +37,8 @@ class TableOptions:
     control: Words = ()
     """Words of that column that mean control (0 and control are understood)."""
     patient: Words = ()
-    """Words of that column that mean patient (1 and patient are understood)."""
+    """Words of that column that mean patient (1 and patient are understood); the subgroups that are found are compared
+    with several words, unless --truth names another column."""
     subject: Column = None
     """Column that names the row; by default row1, row2, ..."""
     group: Column = None
