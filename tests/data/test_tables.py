@@ -107,6 +107,36 @@ def test_unreadable_files_are_all_named(table, tmp_path):
         assert words in message
 
 
+def test_of_missing_files_the_first_are_named_and_where_they_were_looked_for(table, tmp_path):
+    for i in range(1, 8):
+        (tmp_path / f"{i}.png").unlink()
+    with pytest.raises(CohortError) as error:
+        Cohort.from_table(table, **COLUMNS)
+    lines = [line.strip() for line in str(error.value).splitlines()]
+    assert lines[1:6] == [f"row {i + 1} (sub-{i}): {i}.png does not exist" for i in range(1, 6)]
+    assert lines[6:] == [
+        "and 2 more that do not exist",
+        f"Files were looked for in {tmp_path}. If their paths begin elsewhere, say where (--folder).",
+    ]
+
+
+def test_paths_of_windows_and_of_the_working_directory(table, tmp_path, monkeypatch):
+    (tmp_path / "img").mkdir()
+    for i in range(8):
+        (tmp_path / f"{i}.png").rename(tmp_path / "img" / f"{i}.png")
+    assert len(Cohort.from_table(edit(table, scan=[f"img\\{i}.png" for i in range(8)]), **COLUMNS)) == 8
+    monkeypatch.chdir(tmp_path.parent)
+    whole = edit(table, scan=[f"{tmp_path.name}/img/{i}.png" for i in range(8)])
+    assert len(Cohort.from_table(whole, **COLUMNS)) == 8
+    (tmp_path / "tables").mkdir()
+    with pytest.raises(CohortError, match=r"but in the working directory \(--folder \.\)"):
+        Cohort.from_table(whole.rename(tmp_path / "tables" / "subjects.csv"), **COLUMNS)
+    assert len(Cohort.from_table(tmp_path / "tables" / "subjects.csv", folder=".", **COLUMNS)) == 8
+    spoilt = edit(tmp_path / "tables" / "subjects.csv", scan=[f"..\\img\\{i}.png" for i in range(8)])
+    with pytest.raises(CohortError, match="leads out of the folder"):
+        Cohort.from_table(spoilt, **COLUMNS)
+
+
 @pytest.mark.parametrize(
     ("change", "columns", "words"),
     [

@@ -330,8 +330,7 @@ class Predict:
             )  # fmt: skip
         say(str(found))
         if found.broken:
-            more = f", of which {len(found.named)} are named above" if found.broken > len(found.named) else ""
-            note(f"{found.broken} subjects have no subgroup{more}; the column problem says why.")
+            note(f"{found.broken} subjects have no subgroup; the column problem says why.")
         return INCOMPLETE if found.broken else 0
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from phenogroups.data.cache import Progress, UnusableRows, cached_inputs, too_large_to_hold, user_cache
 from phenogroups.data.cohort import CohortError, name_rows
 from phenogroups.data.columns import require_columns, subject_names
-from phenogroups.data.decoding import UnreadableInput
+from phenogroups.data.decoding import NOT_THERE, UnreadableInput
 from phenogroups.data.features import read_feature_columns, read_features_file
 from phenogroups.data.reading import PRETRAINED_SIDE, ImagePath, read_ahead, read_input, suits_pretrained
 from phenogroups.data.stored import Inputs
@@ -24,6 +24,7 @@ NO_FEATURES = {
     "index", "unnamed", "date", "year", "month", "dob", "birth", "visit", "session", "subject", "participant",
     "patient", "race", "ethnicity", "education", "handedness",
 }  # fmt: skip
+MOST_MISSING = 5  # missing files that are named
 MOST_TRIED = 100  # files that are tried for the first one that can be read
 
 
@@ -122,12 +123,29 @@ def image_paths(table: Table) -> list[ImagePath]:
     return [ImagePath(cell.strip(), table.folder) for cell in table.rows[table.spec.image]]
 
 
-def refuse_broken(broken: Mapping[int, str], subject: np.ndarray, paths: list[ImagePath]) -> None:
+def refuse_broken(broken: Mapping[int, str], subject: np.ndarray, paths: Sequence[ImagePath]) -> None:
     if broken:
+        lines = "\n".join(f"  {line}" for line in name_broken(broken, subject, paths))
         raise CohortError(
-            f"Expected a readable file in every row. Received {len(broken)} that are not; mend or drop them:\n"
-            + "\n".join(f"  row {row + 1} ({subject[row]}): {paths[row]} {why}" for row, why in broken.items())
+            f"Expected a readable file in every row. Received {len(broken)} that are not; mend or drop them:\n{lines}"
         )
+
+
+def name_broken(
+    broken: Mapping[int, str], subject: np.ndarray, paths: Sequence[ImagePath], most: int | None = None
+) -> list[str]:
+    """A line for each of the rows that cannot be used, by row, subject, file and reason; few of the missing files."""
+    missing = [row for row, why in broken.items() if why == NOT_THERE]
+    hidden = {*missing[MOST_MISSING:]}
+    shown = [row for row in broken if row not in hidden][:most]
+    names = {row: "" if subject[row] == paths[row].cell else f" ({subject[row]})" for row in shown}
+    lines = [f"row {row + 1}{names[row]}: {paths[row]} {broken[row]}" for row in shown]
+    if len(shown) < len(broken):
+        lines.append(f"and {len(broken) - len(shown)} more" + (" that do not exist" if hidden else ""))
+    if missing:
+        folder = (paths[missing[0]].folder or Path()).resolve()
+        lines.append(f"Files were looked for in {folder}. If their paths begin elsewhere, say where (--folder).")
+    return lines
 
 
 def require_one_shape(shapes: Mapping[int, tuple[int, ...]], subject: np.ndarray) -> None:

@@ -12,8 +12,9 @@ from phenogroups.data.cache import Progress
 from phenogroups.data.cohort import Cohort, CohortError, refuse_repeated, subgroup_letter
 from phenogroups.data.columns import require_columns, subject_names, typed_covariates
 from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
-from phenogroups.data.inputs import image_paths, read_inputs
+from phenogroups.data.inputs import image_paths, name_broken, read_inputs
 from phenogroups.data.opening import open_table
+from phenogroups.data.reading import ImagePath
 from phenogroups.data.streaming import Block, blocks_of, cached_rows, decoded_blocks
 from phenogroups.data.tables import Table, spec_from_json
 from phenogroups.data.writing import whole_file
@@ -21,7 +22,7 @@ from phenogroups.methods import Method, Prediction, load
 from phenogroups.training.run import RunError, csv_text, read_recipe
 
 PROBLEM = "problem"  # the last column: why a subject has no subgroup
-NAMED = 20  # subjects without one that are named; the column has all
+NAMED = 20  # most subjects without one that are named; the column has all
 
 
 @dataclass
@@ -32,8 +33,12 @@ class Assigned:
     subjects: int = 0
     sizes: Counter[str] = field(default_factory=Counter)  # by letter
     undecided: int = 0
-    broken: int = 0  # subjects without a subgroup
-    named: list[str] = field(default_factory=list)  # the first of them, by row, name and reason
+    problems: dict[int, str] = field(default_factory=dict)  # of subjects without a subgroup, by row
+
+    @property
+    def broken(self) -> int:
+        """Number of subjects without a subgroup."""
+        return len(self.problems)
 
     def __str__(self) -> str:
         sizes = ", ".join(
@@ -90,13 +95,16 @@ def predict_table(
         with whole_file(Path(out)) as file, keeping_embeddings(kept, note or (lambda _: None)):
             for block in _blocks(opened, method.input_shape_, cache, progress):
                 said = _predict(method, block, subject, covariates).reindex(columns=columns)
-                _count(assigned, said, opened, note)
+                _count(assigned, said)
                 file.write(csv_text(said, header=block.rows.start == 0).encode())
                 if progress is not None:
                     progress(block.rows.stop, len(rows))
+            named = _name_broken(assigned, subject, opened)
             if assigned.broken == len(rows):
-                listed = "\n".join(f"  {line}" for line in assigned.named)
+                listed = "\n".join(f"  {line}" for line in named)
                 raise CohortError(f"Expected subjects who can be assigned. Received: {len(rows)} who cannot:\n{listed}")
+            for line in named:
+                (note or (lambda _: None))(line)
     except OSError as error:
         raise RunError(f"Expected to read inputs and to write {out}. Received: {error}.") from error
     return assigned
@@ -132,16 +140,18 @@ def _predict(method: Method, block: Block, subject: np.ndarray, covariates: pd.D
     return said.assign(**{PROBLEM: [problems.get(row, "") for row in block.rows]})
 
 
-def _count(assigned: Assigned, said: pd.DataFrame, table: Table, note: Callable[[str], None] | None) -> None:
+def _count(assigned: Assigned, said: pd.DataFrame) -> None:
     assigned.sizes.update(said["subgroup"].dropna())
     assigned.undecided += int((said["undecided"] == True).sum())  # noqa: E712, it may be missing
-    for row, one in said[said[PROBLEM] != ""].iterrows():
-        assigned.broken += 1
-        if len(assigned.named) < NAMED:
-            input_ = "its row" if table.spec.image is None else table.rows[table.spec.image].iloc[row]
-            assigned.named.append(f"row {row + 1} ({one['subject']}): {input_} {one[PROBLEM]}")
-            if note is not None:
-                note(assigned.named[-1])
+    assigned.problems |= said.loc[said[PROBLEM] != "", PROBLEM].to_dict()
+
+
+def _name_broken(assigned: Assigned, subject: np.ndarray, table: Table) -> list[str]:
+    if table.spec.image is None or table.spec.features_file is not None:
+        rows = [ImagePath("its row", None)] * len(subject)
+    else:
+        rows = image_paths(table)
+    return name_broken(assigned.problems, subject, rows, NAMED)
 
 
 def prediction_columns(prediction: Prediction, method: Method) -> dict[str, np.ndarray]:
