@@ -101,6 +101,14 @@ def test_nothing_is_written_where_nobody_is_left(home, tmp_path):
     assert not list(tmp_path.glob("out.csv*"))
 
 
+def test_another_column_names_the_rows(home, tmp_path):
+    rows = pd.read_csv(home / "whole.csv")[:3].rename(columns={"id": "eye"})
+    rows.to_csv(home / "renamed.csv", index=False)
+    out = str(tmp_path / "out.csv")
+    assert cli.main(["predict", str(home / "run"), str(home / "renamed.csv"), "--subject", "eye", "--out", out]) == 0
+    assert list(pd.read_csv(out)["subject"]) == ["s0", "s1", "s2"]
+
+
 def test_a_list_of_missing_files_is_printed_once(home, tmp_path, capsys):
     pd.DataFrame({"id": range(30), "scan": "none.png"}).to_csv(tmp_path / "none.csv", index=False)
     assert cli.main(["predict", str(home / "run"), str(tmp_path / "none.csv")]) == 2

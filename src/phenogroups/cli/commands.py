@@ -311,6 +311,8 @@ class Predict:
     """One row per subject, with the columns that the run was trained on; or a folder of images."""
     folder: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: the table's)")] = None
     """Where image paths begin, and which they must not leave."""
+    subject: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="(default: as in training)")] = None
+    """Column that names the row."""
     features_file: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Features of the new subjects, if those of the run came from a file."""
     cache: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
@@ -325,8 +327,8 @@ class Predict:
         out = self.out or table.with_suffix(".subgroups.csv")
         with counting_bar("predicting") as progress:
             found = predict_table(
-                self.run_folder, self.table, out, progress, folder=self.folder, features_file=self.features_file,
-                cache=self.cache, note=note,
+                self.run_folder, self.table, out, progress, folder=self.folder, subject=self.subject,
+                features_file=self.features_file, cache=self.cache, note=note,
             )  # fmt: skip
         say(str(found))
         if found.broken:

@@ -40,7 +40,7 @@ class TableOptions:
     """Words of that column that mean patient (1 and patient are understood); the subgroups that are found are compared
     with several words, unless --truth names another column."""
     subject: Column = None
-    """Column that names the row; by default row1, row2, ..."""
+    """Column that names the row; by default the image's path, or row1, row2, ..."""
     group: Column = None
     """Column of rows that must stay together, such as both eyes of one person."""
     covariates: Columns = ()
@@ -116,8 +116,8 @@ class CohortOptions(TableOptions):
     """Which cohort: a table, a folder or an example."""
 
     cohort: Annotated[Positional[str], arg(metavar="COHORT")]
-    """CSV, TSV or Parquet with one row per subject; a folder: <class>/*, BIDS, one per site, ODIR-5K, Kermany's X-rays
-    or OCT; or an example: drawn, drawn_brains, mnist0 to mnist9, pneumonia."""
+    """CSV, TSV, Parquet or Excel with one row per subject; a folder: <class>/*, BIDS, one per site, ODIR-5K, Kermany's
+    X-rays or OCT; or an example: drawn, drawn_brains, mnist0 to mnist9, pneumonia."""
     data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: PHENOGROUPS_DATA)")] = None
     """Folder of an example's public files."""
     labels: Annotated[Path | None, arg(metavar="JSON", help_behavior_hint="")] = None

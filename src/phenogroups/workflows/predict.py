@@ -56,13 +56,15 @@ def predict_table(
     progress: Progress | None = None,
     *,
     folder: str | Path | None = None,
+    subject: str | None = None,
     features_file: str | Path | None = None,
     cache: str | Path | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Assigned:
     """Subgroups of new subjects, read as the table of the run was, and written atomically to `out`.
 
-    `table` may be a folder of images; `folder` is where image paths begin, by default the table's own; `features_file`
+    `table` may be a folder of images; `folder` is where image paths begin, by default the table's own; `subject` is
+    the column that names the rows, by default as in training; `features_file`
     holds the new subjects' features if those of the run came from a file; `cache` is a folder to decode images into.
     A file that cannot be read affects its row only: it has a `problem` instead of a subgroup, and `note` is called.
     """
@@ -79,27 +81,29 @@ def predict_table(
     if (features_file is None) != (spec.features_file is None):
         came = "columns of the table" if spec.features_file is None else "a file of features (--features-file)"
         raise RunError(f"Expected inputs from {came}, as in training. Received: the other. Give what the run had.")
-    spec = replace(spec, features_file=None if features_file is None else str(features_file))
+    spec = replace(
+        spec, features_file=None if features_file is None else str(features_file), subject=subject or spec.subject
+    )
     opened = open_table(table, spec, folder=folder)
     rows = opened.rows
-    subject = subject_names(rows, spec)
-    refuse_repeated(subject)
+    names = subject_names(rows, spec)
+    refuse_repeated(names)
     require_columns(rows, method.covariates)
-    covariates = typed_covariates(rows[list(method.covariates)], subject)
+    covariates = typed_covariates(rows[list(method.covariates)], names)
     blank = np.zeros((len(rows), 1), np.float32)
-    method.check_covariates(Cohort(blank, blank[:, 0], subject, covariates=covariates))  # before anything is decoded
+    method.check_covariates(Cohort(blank, blank[:, 0], names, covariates=covariates))  # before anything is decoded
     columns = ["subject", *prediction_columns(Prediction.of_tensors(method.blank()), method), PROBLEM]
     assigned = Assigned(Path(out), len(rows))
     kept = None if cache is None else embeddings_folder(Path(cache))  # new subjects are many, and asked for once
     try:
         with whole_file(Path(out)) as file, keeping_embeddings(kept, note or (lambda _: None)):
             for block in _blocks(opened, method.input_shape_, cache, progress):
-                said = _predict(method, block, subject, covariates).reindex(columns=columns)
+                said = _predict(method, block, names, covariates).reindex(columns=columns)
                 _count(assigned, said)
                 file.write(csv_text(said, header=block.rows.start == 0).encode())
                 if progress is not None:
                     progress(block.rows.stop, len(rows))
-            named = _name_broken(assigned, subject, opened)
+            named = _name_broken(assigned, names, opened)
             if assigned.broken == len(rows):
                 listed = "\n".join(f"  {line}" for line in named)
                 raise CohortError(f"Expected subjects who can be assigned. Received: {len(rows)} who cannot:\n{listed}")
