@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from phenogroups import cli
+from phenogroups import DeepUCSL, cli
+from phenogroups.cli.progress import counting_bar
 from phenogroups.data.examples.drawn_table import drawn_table
 
 COMMAND = [sys.executable, "-m", "phenogroups.cli"]
@@ -146,6 +147,50 @@ def test_several_words_of_patients_are_compared_with_the_subgroups(features, tmp
     assert [letter for letter, *_ in table] == ["A", "B"]
     assert sum(int(count) for _, *counts in table for count in counts) == 12
     assert "glaucoma" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_redirected_output_has_a_line_for_each_epoch_with_one_count(features_csv, tmp_path, capsys):
+    command = ["discover", str(features_csv), "--truth", "kind", "--out", str(tmp_path / "run")]
+    assert cli.main([*command, "--set", "epochs=3", "warmup=1", "steps=5", "restarts=2"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "phenogroups discover: starting"
+    shown = [line for line in lines if "epoch" in line]
+    assert all(re.search(r"epoch \d/3  .*classification \d\.\d{3}  .*\d:\d\d:\d\d left$", line) for line in shown)
+    epochs = [line.partition("  ")[0] for line in shown]
+    assert epochs[:2] == ["start 1 of 2, epoch 1/3", "start 2 of 2, epoch 1/3"]
+    assert epochs[-1] == "epoch 3/3"
+    assert len(epochs) == len(set(epochs))
+
+
+@pytest.mark.parametrize(
+    ("restarts", "warmup", "done", "words"),
+    [
+        (1, 2, 0.5, "epoch 1/6"), (1, 2, 6, "epoch 6/6"), (3, 2, 0.2, "start 1 of 3, epoch 1/6"),
+        (3, 2, 2, "start 1 of 3, epoch 2/6"), (3, 2, 2.2, "start 2 of 3, epoch 1/6"),
+        (3, 2, 6, "start 3 of 3, epoch 2/6"), (3, 2, 6.1, "epoch 3/6"), (3, 2, 10, "epoch 6/6"),
+        (2, 0, 1, "epoch 1/6"),
+    ],
+)  # fmt: skip
+def test_passes_over_several_starts_are_counted_as_the_epochs_of_one(restarts, warmup, done, words):
+    assert DeepUCSL(epochs=6, warmup=warmup, restarts=restarts).epoch_in_words(done) == words
+
+
+def test_reading_is_counted_where_output_is_redirected(capsys):
+    with counting_bar("reading") as progress:
+        for done in range(1, 251):
+            progress(done, 250)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("  ")[0] for line in lines] == ["reading 100 of 250", "reading 200 of 250"]
+    assert all(line.endswith("left") for line in lines)
+
+
+def test_a_report_of_nothing_is_refused_before_anything_heavy_is_imported(tmp_path):
+    code = "import sys; from phenogroups import cli; assert cli.main(['report', 'nonexist']) == 2; "
+    code += "sys.exit(bool({'torch', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "phenogroups report: starting" in done.stderr
+    assert "Expected a run folder, as discover writes it. Received: nonexist, which does not exist." in done.stderr
 
 
 def edit(path, **columns):

@@ -349,7 +349,7 @@ def test_the_command_line_runs_several_times(table, tmp_path, capsys):
     assert cli.main([*command, "--set", "n_starts=2"]) == 0
     printed = capsys.readouterr()
     assert "9 of 9 runs of threshold agree with the consensus" in printed.out
-    assert "run 9, epoch 9/9" in printed.err
+    assert "run 9 of 9" in printed.err
     recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
     assert recipe["method"] == "consensus"
     assert recipe["settings"] == {

@@ -31,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
         prog="phenogroups",
         description="Find disease subgroups by contrasting patients with healthy controls. Version: --version.",
     )
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes one speaks
+        note(f"phenogroups {type(command).__name__.lower()}: starting")
     try:
         with stopped_by_sigterm():
             return command.run() or 0

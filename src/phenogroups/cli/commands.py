@@ -12,7 +12,18 @@ from rich.console import Console
 from tyro.conf import Positional, arg, subcommand
 
 from phenogroups.cli.options import CohortOptions, parse_settings, parse_subgroups
-from phenogroups.cli.progress import ERR, OUT, comparing_bar, counting_bar, embedding_words, note, say, training_bar
+from phenogroups.cli.progress import (
+    ERR,
+    OUT,
+    comparing_bar,
+    counted_lines,
+    counting_bar,
+    embedding_words,
+    note,
+    say,
+    searching,
+    training_bar,
+)
 
 if TYPE_CHECKING:
     from phenogroups.data.cohort import Cohort
@@ -188,14 +199,16 @@ class Discover(CohortOptions):
         from phenogroups.data.embeddings import telling_of_embeddings
         from phenogroups.workflows.choose import number_of_subgroups
 
-        def seen(done: int, total: int) -> None:
-            status.update(f"looking for the number of subgroups: {embedding_words(done, total)}")
+        with searching("looking for the number of subgroups") as told:
+            count = counted_lines(embedding_words)
 
-        with ERR.status("looking for the number of subgroups") as status, telling_of_embeddings(seen):
-            return number_of_subgroups(
-                cohort, method, least=least, most=most, kept=self.choosing,
-                told=lambda what: status.update(f"looking for the number of subgroups: {what}"),
-            )  # fmt: skip
+            def seen(done: int, total: int) -> None:
+                if ERR.is_terminal:
+                    told(embedding_words(done, total))
+                count(done, total)
+
+            with telling_of_embeddings(seen):
+                return number_of_subgroups(cohort, method, least=least, most=most, kept=self.choosing, told=told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,6 +359,10 @@ class Report:
     """Also write every figure as PNG and SVG into this folder."""
 
     def run(self) -> None:
+        if not self.run_folder.is_dir():  # said at once: what makes pages takes seconds to import
+            raise ValueError(
+                f"Expected a run folder, as discover writes it. Received: {self.run_folder}, which does not exist."
+            )
         from phenogroups.report.page import write_figures, write_page
 
         say(f"Written: {write_page(self.run_folder)}.")
