@@ -45,8 +45,9 @@ def people(seed: int = 0) -> Cohort:
 
 
 def bits(folder: Path) -> dict[str, str]:
-    """A checksum of every file of a run, but for its seconds."""
-    found = {path.name: sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    """A checksum of every file of a run, but for its seconds and for its log, which has times."""
+    files = [path for path in folder.iterdir() if path.name != "log.txt"]
+    found = {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
     if "history.csv" in found:
         found["history.csv"] = pd.read_csv(folder / "history.csv").drop(columns="seconds").to_csv()
     return found

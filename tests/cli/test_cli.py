@@ -1,5 +1,6 @@
 """The command line as a user meets it: what it prints, writes and refuses."""
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 from phenogroups import DeepUCSL, cli
@@ -191,6 +193,43 @@ def test_a_report_of_nothing_is_refused_before_anything_heavy_is_imported(tmp_pa
     assert done.returncode == 0, done.stderr
     assert "phenogroups report: starting" in done.stderr
     assert "Expected a run folder, as discover writes it. Received: nonexist, which does not exist." in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("option", [["--set", "device=cuda"], ["--device", "cuda"]])
+def test_a_device_that_is_not_there_is_said_in_one_sentence(features_csv, tmp_path, capsys, option):
+    assert cli.main(["discover", str(features_csv), "--out", str(tmp_path / "run"), *option]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "Expected a device that this machine has: auto, cpu" in lines[1]
+    assert "Received: 'cuda'. Leave the device out" in lines[1]
+
+
+def test_common_settings_are_plain_options_and_the_run_has_a_log(features_csv, tmp_path, capsys):
+    plainly = ["--epochs", "2", "--device", "cpu", "--threads", "1", "--seed", "3", "--verbose"]
+    run = tmp_path / "run"
+    command = ["discover", str(features_csv), "--out", str(run), *plainly, "--set", "steps=2", "restarts=1"]
+    assert cli.main(command) == 0
+    settings = json.loads((run / "recipe.json").read_text())["settings"]
+    assert (settings["epochs"], settings["device"], settings["seed"]) == (2, "cpu", 3)
+    assert "Method deep_ucsl, settings {" in capsys.readouterr().err
+    log = (run / "log.txt").read_text()
+    for words in ("Method deep_ucsl, settings {", "epoch 2/2", "60 patients and 60 controls", "held-out", "Written:"):
+        assert words in log
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", log)
+    assert cli.main([*command[:4], "--threads", "0", "--overwrite"]) == 2
+    assert "Expected --threads of at least 1. Received: 0." in capsys.readouterr().err
+
+
+def test_a_setting_that_is_given_as_an_option_says_set(features_csv, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["discover", str(features_csv), "--restarts", "2"])
+    assert "restarts is a setting of a method. Give it as --set restarts=VALUE." in capsys.readouterr().err
+
+
+def test_verbose_shows_where_an_error_came_from(tmp_path, capsys):
+    assert cli.main(["discover", str(tmp_path / "none.csv"), "--verbose"]) == 2
+    assert "Traceback" in capsys.readouterr().err
 
 
 def edit(path, **columns):

@@ -14,10 +14,12 @@ from tyro.conf import Positional, arg, subcommand
 from phenogroups.cli.options import CohortOptions, parse_settings, parse_subgroups
 from phenogroups.cli.progress import (
     ERR,
+    LOG,
     OUT,
     comparing_bar,
     counted_lines,
     counting_bar,
+    detail,
     embedding_words,
     note,
     say,
@@ -74,6 +76,7 @@ class Demo:
         with training_bar(method) as progress:
             found = discover(cohort, method, self.out, beside=beside, progress=progress, resume=self.resume, note=note)
         say_what_was_found(found)
+        LOG.write(self.out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +111,16 @@ class Discover(CohortOptions):
     fine_tune: bool = False
     """Let an encoder with weights learn too, once the subgroups are found; kept only if that helps the diagnosis."""
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
-    """Any other setting of the method, such as epochs=20 encoder=light; a wrong name lists all."""
+    """Any other setting of the method, such as restarts=1 encoder=light; a wrong name lists all."""
+    epochs: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the method's)")] = None
+    """Epochs of training."""
+    device: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: auto)")] = None
+    """Where networks compute: auto, cpu, cuda or mps."""
+    threads: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: one for each core)")] = None
+    """Threads that compute; the last bits of a result depend on their number."""
+    verbose: bool = False
+    """Print what otherwise only stands in log.txt of the run folder (settings, versions, every epoch), and where an
+    error came from."""
     resume: bool = False
     """Go on after the last epoch that an interrupted run of this command kept; on the same machine to the same bits."""
     workers: int = 0
@@ -124,17 +136,22 @@ class Discover(CohortOptions):
         import shutil
         from dataclasses import asdict
 
-        from phenogroups.methods import build_method
-        from phenogroups.training.run import check_writable
+        from phenogroups.methods import build_method, settings_of
+        from phenogroups.training.run import check_writable, versions
         from phenogroups.workflows.discover import discover, report_none
 
+        if self.threads is not None:
+            set_threads(self.threads)
         check_writable(self.out, overwrite=self.overwrite)
         chosen = self.chosen()
         name = self.method or chosen.method
         least, most = parse_subgroups(self.subgroups or str(chosen.subgroups))
         settings = {"n_subgroups": least, "seed": self.seed, **chosen.settings_of(name), **parse_settings(self.set)}
         settings |= {"fine_tune": True} if self.fine_tune else {}
+        plain = {"epochs": self.epochs, "device": self.device}
+        settings |= {setting: value for setting, value in plain.items() if value is not None}
         method = build_method(name, settings)
+        detail(f"Method {name}, settings {settings_of(method)}, versions {versions()}.")
         left = [setting for setting in chosen.settings if setting not in chosen.settings_of(name)]
         if left:
             note(f"Settings of the recipe that {name} does not have: {', '.join(left)}.")
@@ -159,6 +176,7 @@ class Discover(CohortOptions):
                 f"Written: {self.out}. Nothing was trained; --subgroups 2 --overwrite would cut the patients in two "
                 "all the same."
             )
+            LOG.write(self.out)
             return
         if choice is not None:
             say(choice.reason)
@@ -174,6 +192,7 @@ class Discover(CohortOptions):
         if found.scores:  # of several processes, the first one's
             shutil.rmtree(self.choosing, ignore_errors=True)
             say_what_was_found(found)
+            LOG.write(self.out)
 
     def join(self, method: "Method", *, searching: bool) -> None:
         """Start or join the other processes; all but the first are silent from then on."""
@@ -398,6 +417,14 @@ Command = (
     | Annotated[Check, subcommand("check")]
     | Annotated[Methods, subcommand("methods")]
 )
+
+
+def set_threads(count: int) -> None:
+    import torch
+
+    if count < 1:
+        raise ValueError(f"Expected --threads of at least 1. Received: {count}.")
+    torch.set_num_threads(count)
 
 
 def say_encoder(method: "Method", cohort: "Cohort") -> None:

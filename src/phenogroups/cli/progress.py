@@ -4,7 +4,9 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -22,14 +24,37 @@ OUT = Console()
 ERR = Console(stderr=True)
 
 
+@dataclass
+class Log:
+    """What the command has said so far, for the log file of a run folder."""
+
+    lines: list[str] = field(default_factory=list)
+    verbose: bool = False  # whether details are printed too
+
+    def write(self, folder: Path) -> None:
+        from phenogroups.data.writing import write_whole
+
+        write_whole(folder / "log.txt", "\n".join(self.lines) + "\n")
+
+
+LOG = Log()
+
+
 def note(text: str) -> None:
     say(text, ERR)
 
 
-def say(text: str, where: Console = OUT) -> None:
+def detail(text: str, *, shown: bool = False) -> None:
+    """A line of the log file, which is printed only if it is asked for."""
+    say(text, ERR if shown or LOG.verbose else None)
+
+
+def say(text: str, where: Console | None = OUT) -> None:
     """Print text without markup, without line breaks and without control characters."""
     text = OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
-    where.print(text, markup=False, highlight=False, soft_wrap=True)
+    LOG.lines.append(f"{datetime.now().astimezone().isoformat(timespec='seconds')}  {text}")
+    if where is not None:
+        where.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 class Clock:
@@ -93,9 +118,10 @@ def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None
             losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name not in ("epoch", "run"))
             words = method.epoch_in_words(row["epoch"])  # pyright: ignore[reportAttributeAccessIssue], it has passes
             bar.update(task, completed=row["epoch"], losses=losses, description=words)
-            if not ERR.is_terminal and int(row["epoch"]) > ended:
+            if int(row["epoch"]) > ended:
                 ended = int(row["epoch"])
-                note("  ".join(filter(None, (words, losses, clock.left(row["epoch"], epochs or 1)))))
+                line = "  ".join(filter(None, (words, losses, clock.left(row["epoch"], epochs or 1))))
+                detail(line, shown=not ERR.is_terminal)
 
         count = counted_lines(embedding_words)
 

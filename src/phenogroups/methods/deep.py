@@ -74,7 +74,7 @@ class DeepMethod(Method):
     recalibrate_batch_norm
         Whether the statistics of batch normalisation are recalibrated on inputs without augmentation at the end.
     device
-        Accelerator of Fabric: ``auto``, ``cpu``, ``gpu`` or ``mps``.
+        Accelerator of Fabric: ``auto``, ``cpu``, ``gpu``, ``cuda`` or ``mps``.
     precision
         Precision of Fabric.
 
