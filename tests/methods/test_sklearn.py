@@ -76,7 +76,12 @@ def test_patients_get_the_subgroups_whatever_the_alphabet_says(features, control
 @pytest.mark.parametrize(
     ("control", "patient", "named", "words"),
     [
-        ("MCI", "AD", {}, r"Received: 'AD' and 'MCI'\. Say which value means patient: fit\(X, y, patient='AD'\)"),
+        (
+            "MCI",
+            "AD",
+            {},
+            r"Received: 'AD' and 'MCI'\. Say which value means patient, for example fit\(X, y, patient='AD'\)",
+        ),
         ("HC", "control", {}, "of which one is known to mean control"),
         (
             "CN",

@@ -3,8 +3,6 @@
 import math
 from typing import Any
 
-import numpy as np
-
 from phenogroups.data.cohort import CohortError
 
 CONTROL_WORDS = (
@@ -14,13 +12,12 @@ CONTROL_WORDS = (
 NUMBERS = {"false": 0.0, "true": 1.0, "zero": 0.0, "one": 1.0, "two": 2.0, "three": 3.0}  # that are written as words
 
 
-def patient_value(values: np.ndarray, named: Any = None) -> Any:
-    """The one or two values' meaning: that of patients, or None where all are controls.
+def patient_value(values: list[Any], named: Any = None) -> Any:
+    """Which of one or two different values means patient; None where all are controls.
 
     Of two numbers the greater means patient, and a single 0 means control. Of two words exactly one must be among
     CONTROL_WORDS (capital letters and underscores do not matter), unless the patients' word is `named`.
     """
-    values = list(values)
     if named is not None:
         if named not in values and len(values) > 1:
             raise CohortError(f"Expected patient={named!r} among the values of y. Received: {_listed(values)}.")
@@ -34,8 +31,8 @@ def patient_value(values: np.ndarray, named: Any = None) -> Any:
         return others[0] if others else None
     raise CohortError(
         "Expected y as 0 (control) and 1 (patient), or as two words of which one is known to mean control "
-        f"({', '.join(CONTROL_WORDS)}). Received: {_listed(values)}. Say which value means patient: "
-        f"fit(X, y, patient={_native(values[0])!r})."
+        f"({', '.join(CONTROL_WORDS)}). Received: {_listed(values)}. Say which value means patient, for "
+        f"example fit(X, y, patient={values[0]!r})."
     )
 
 
@@ -49,12 +46,8 @@ def _number(value: Any) -> float | None:
 
 
 def _plain(value: Any) -> str:
-    return " ".join(str(_native(value)).lower().replace("_", " ").split())
-
-
-def _native(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    return " ".join(str(value).lower().replace("_", " ").split())
 
 
 def _listed(values: list[Any]) -> str:
-    return " and ".join(repr(_native(value)) for value in values)
+    return " and ".join(map(repr, values))

@@ -325,7 +325,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
                 "Only binary classification is supported. The type of the target is multiclass: expected two values of "
                 f"diagnosis (control, patient). Received: {len(self.classes_)} classes. Recode or drop the others."
             )
-        self.patient_ = patient_value(self.classes_, patient)
+        self.patient_ = patient_value(self.classes_.tolist(), patient)
         return Cohort(X, np.where(np.asarray(y) == self.patient_, PATIENT, CONTROL))
 
     def _inputs(self, X: Any) -> Inputs:
