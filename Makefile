@@ -16,7 +16,7 @@ BENCHMARKS := estep training_speed epoch_cost memory predict report ranks
 .PHONY: demo test docs narrow check benchmark clean
 
 demo: $(INSTALLED)
-	$(BIN)/phenogroups demo
+	$(BIN)/phenogroups demo --overwrite
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder

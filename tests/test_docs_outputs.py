@@ -13,7 +13,7 @@ TEXT = (Path(__file__).parents[1] / "docs" / "reference" / "files.md").read_text
 
 def test_every_file_and_every_column_is_explained(features, tmp_path):
     discover(features, DeepUCSL(epochs=2, steps=2, restarts=1), tmp_path / "run")
-    only_where_asked = {"confounds.csv", "profiles.csv", "profiles.tex", "criteria.csv", "choice.json"}
+    only_where_asked = {"confounds.csv", "profiles.csv", "profiles.tex", "criteria.csv", "choice.json", "log.txt"}
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES - only_where_asked
     names = [*FILES]
     names += pd.read_csv(tmp_path / "run" / "subgroups.csv", nrows=0).columns.tolist()

@@ -71,7 +71,7 @@ def test_make_demo_installs_the_package_without_its_test_tools(user):
     steps = user("make", "-n", "-B", "-C", str(ROOT), "demo")
     assert re.search(r"pip install .*--constraint constraints.txt --editable \.$", steps, re.MULTILINE)
     assert "[test]" not in steps
-    assert steps.strip().splitlines()[-2 if "Leaving" in steps else -1].endswith("phenogroups demo")
+    assert steps.strip().splitlines()[-2 if "Leaving" in steps else -1].endswith("phenogroups demo --overwrite")
 
 
 def test_images_and_links_exist():

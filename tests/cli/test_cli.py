@@ -1,5 +1,6 @@
 """The command line as a user meets it: what it prints, writes and refuses."""
 
+import json
 import os
 import re
 import signal
@@ -10,9 +11,11 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
-from phenogroups import cli
+from phenogroups import DeepUCSL, cli
+from phenogroups.cli.progress import counting_bar
 from phenogroups.data.examples.drawn_table import drawn_table
 
 COMMAND = [sys.executable, "-m", "phenogroups.cli"]
@@ -92,7 +95,7 @@ def test_discover_then_predict_features(features_csv, tmp_path, capsys):
     run, new = str(tmp_path / "run"), tmp_path / "new.csv"
     assert cli.main(["discover", str(features_csv), "--truth", "kind", "--out", run, *QUICK]) == 0
     printed = plain(capsys.readouterr().out)
-    assert "60 patients and 60 controls, features x0, x1, x2, x3, x4, x5" in printed
+    assert "60 patients and 60 controls, 6 features: x0, x1, x2, x3, x4, x5" in printed
     pd.read_csv(features_csv).drop(columns=["diagnosis", "kind"])[:3].to_csv(new, index=False)
     assert cli.main(["predict", run, str(new)]) == 0
     assert "3 subjects assigned" in capsys.readouterr().out
@@ -114,6 +117,119 @@ def test_discover_then_predict_images(images_csv, tmp_path, capsys):
 def test_a_method_without_epochs_has_no_bar(features_csv, tmp_path, capsys):
     assert cli.main(["discover", str(features_csv), "--method", "kmeans", "--out", str(tmp_path / "run")]) == 0
     assert "epoch" not in capsys.readouterr().err
+
+
+def test_a_finished_run_is_not_replaced_without_a_word(features_csv, tmp_path, capsys):
+    command = ["discover", str(features_csv), "--method", "kmeans", "--out", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    before = (tmp_path / "run" / "recipe.json").read_bytes()
+    capsys.readouterr()
+    assert cli.main([*command, "--seed", "1"]) == 2
+    printed = capsys.readouterr()
+    assert "run, which holds a finished run. Give another folder (--out), or replace that run (--overwrite)." in plain(
+        printed.err
+    )
+    assert printed.out == ""  # said before anything is read
+    assert (tmp_path / "run" / "recipe.json").read_bytes() == before
+    assert cli.main([*command, "--seed", "1", "--overwrite"]) == 0
+    assert (tmp_path / "run" / "recipe.json").read_bytes() != before
+
+
+def test_several_words_of_patients_are_compared_with_the_subgroups(features, tmp_path, capsys):
+    words = np.where(features.is_patient, np.where(features.truth == 1, "glaucoma", "cataract"), "none")
+    rows = pd.DataFrame(features.inputs, columns=[f"x{j}" for j in range(6)]).assign(dx=words)
+    rows.to_csv(tmp_path / "eyes.csv", index=False)
+    command = ["discover", str(tmp_path / "eyes.csv"), "--diagnosis", "dx", "--control", "none"]
+    command += ["--patient", "cataract", "glaucoma", "--method", "kmeans", "--out", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    printed = capsys.readouterr()
+    assert "Subgroups will be compared with the patients' words (cataract, glaucoma)." in printed.err
+    assert "by subgroup found and by what is known" in plain(printed.out)
+    table = re.findall(r"^ *([AB]) +(\d+) +(\d+) *$", printed.out, flags=re.MULTILINE)
+    assert [letter for letter, *_ in table] == ["A", "B"]
+    assert sum(int(count) for _, *counts in table for count in counts) == 12
+    assert "glaucoma" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_redirected_output_has_a_line_for_each_epoch_with_one_count(features_csv, tmp_path, capsys):
+    command = ["discover", str(features_csv), "--truth", "kind", "--out", str(tmp_path / "run")]
+    assert cli.main([*command, "--set", "epochs=3", "warmup=1", "steps=5", "restarts=2"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "phenogroups discover: starting"
+    shown = [line for line in lines if "epoch" in line]
+    assert all(re.search(r"epoch \d/3  .*classification \d\.\d{3}  .*\d:\d\d:\d\d left$", line) for line in shown)
+    epochs = [line.partition("  ")[0] for line in shown]
+    assert epochs[:2] == ["start 1 of 2, epoch 1/3", "start 2 of 2, epoch 1/3"]
+    assert epochs[-1] == "epoch 3/3"
+    assert len(epochs) == len(set(epochs))
+
+
+@pytest.mark.parametrize(
+    ("restarts", "warmup", "done", "words"),
+    [
+        (1, 2, 0.5, "epoch 1/6"), (1, 2, 6, "epoch 6/6"), (3, 2, 0.2, "start 1 of 3, epoch 1/6"),
+        (3, 2, 2, "start 1 of 3, epoch 2/6"), (3, 2, 2.2, "start 2 of 3, epoch 1/6"),
+        (3, 2, 6, "start 3 of 3, epoch 2/6"), (3, 2, 6.1, "epoch 3/6"), (3, 2, 10, "epoch 6/6"),
+        (2, 0, 1, "epoch 1/6"),
+    ],
+)  # fmt: skip
+def test_passes_over_several_starts_are_counted_as_the_epochs_of_one(restarts, warmup, done, words):
+    assert DeepUCSL(epochs=6, warmup=warmup, restarts=restarts).epoch_in_words(done) == words
+
+
+def test_reading_is_counted_where_output_is_redirected(capsys):
+    with counting_bar("reading") as progress:
+        for done in range(1, 251):
+            progress(done, 250)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("  ")[0] for line in lines] == ["reading 100 of 250", "reading 200 of 250"]
+    assert all(line.endswith("left") for line in lines)
+
+
+def test_a_report_of_nothing_is_refused_before_anything_heavy_is_imported(tmp_path):
+    code = "import sys; from phenogroups import cli; assert cli.main(['report', 'nonexist']) == 2; "
+    code += "sys.exit(bool({'torch', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "phenogroups report: starting" in done.stderr
+    assert "Expected a run folder, as discover writes it. Received: nonexist, which does not exist." in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("option", [["--set", "device=cuda"], ["--device", "cuda"]])
+def test_a_device_that_is_not_there_is_said_in_one_sentence(features_csv, tmp_path, capsys, option):
+    assert cli.main(["discover", str(features_csv), "--out", str(tmp_path / "run"), *option]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "Expected a device that this machine has: auto, cpu" in lines[1]
+    assert "Received: 'cuda'. Leave the device out" in lines[1]
+
+
+def test_common_settings_are_plain_options_and_the_run_has_a_log(features_csv, tmp_path, capsys):
+    plainly = ["--epochs", "2", "--device", "cpu", "--threads", "1", "--seed", "3", "--verbose"]
+    run = tmp_path / "run"
+    command = ["discover", str(features_csv), "--out", str(run), *plainly, "--set", "steps=2", "restarts=1"]
+    assert cli.main(command) == 0
+    settings = json.loads((run / "recipe.json").read_text())["settings"]
+    assert (settings["epochs"], settings["device"], settings["seed"]) == (2, "cpu", 3)
+    assert "Method deep_ucsl, settings {" in capsys.readouterr().err
+    log = (run / "log.txt").read_text()
+    for words in ("Method deep_ucsl, settings {", "epoch 2/2", "60 patients and 60 controls", "held-out", "Written:"):
+        assert words in log
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", log)
+    assert cli.main([*command[:4], "--threads", "0", "--overwrite"]) == 2
+    assert "Expected --threads of at least 1. Received: 0." in capsys.readouterr().err
+
+
+def test_a_setting_that_is_given_as_an_option_says_set(features_csv, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["discover", str(features_csv), "--restarts", "2"])
+    assert "restarts is a setting of a method. Give it as --set restarts=VALUE." in capsys.readouterr().err
+
+
+def test_verbose_shows_where_an_error_came_from(tmp_path, capsys):
+    assert cli.main(["discover", str(tmp_path / "none.csv"), "--verbose"]) == 2
+    assert "Traceback" in capsys.readouterr().err
 
 
 def edit(path, **columns):

@@ -78,6 +78,7 @@ def test_images_or_a_file_of_features(table):
         (4, {"age": "old"}, {}),
         (4, {"part": "train"}, {"split": "part"}),
         (slice(0, 11), {"dx": "1"}, {}),
+        (slice(0, 10), {"dx": "0"}, {}),  # one patient is left
         (slice(2, 9), {"person": "p"}, {}),
         (4, {}, {"covariates": ("iq",), "truth": "kind"}),
     ],
@@ -88,3 +89,23 @@ def test_check_says_what_discover_raises(table, row, cells, columns):
     with pytest.raises(CohortError) as error:
         discover(read_cohort(opened), UCSL(), table.parent / "run")
     assert check_table(opened).problems == [str(error.value)]
+
+
+def measured(**more):
+    numbers = {f"volume{j}": range(j, j + 12) for j in range(12)}
+    return pd.DataFrame({**numbers, "diagnosis": [0, 1] * 6, **more})
+
+
+@pytest.mark.parametrize("name", ["age", "Age", "PatientAge", "age_at_scan", "SITE", "Unnamed: 0", "scan date", "ID"])
+def test_what_describes_a_subject_is_no_feature_unless_it_is_named(name):
+    rows = measured(**{name: range(12)})
+    with pytest.raises(CohortError, match=f"Received also: '{name}', .* --subject, --group.*--features"):
+        open_table(rows)
+    assert name not in open_table(rows, {"covariates": (name,)}).spec.features
+    assert open_table(rows, {"features": (name, "volume1")}).spec.features == (name, "volume1")
+    assert len(open_table(measured(average=range(12), sexual_genes=range(12))).spec.features) == 14
+
+
+def test_check_lists_the_features():
+    facts = check_table(open_table(measured())).facts
+    assert any(f.startswith("12 features: volume0, volume1,") and "volume9 and 2 more;" in f for f in facts)

@@ -107,6 +107,36 @@ def test_unreadable_files_are_all_named(table, tmp_path):
         assert words in message
 
 
+def test_of_missing_files_the_first_are_named_and_where_they_were_looked_for(table, tmp_path):
+    for i in range(1, 8):
+        (tmp_path / f"{i}.png").unlink()
+    with pytest.raises(CohortError) as error:
+        Cohort.from_table(table, **COLUMNS)
+    lines = [line.strip() for line in str(error.value).splitlines()]
+    assert lines[1:6] == [f"row {i + 1} (sub-{i}): {i}.png does not exist" for i in range(1, 6)]
+    assert lines[6:] == [
+        "and 2 more that do not exist",
+        f"Files were looked for in {tmp_path}. If their paths begin elsewhere, say where (--folder).",
+    ]
+
+
+def test_paths_of_windows_and_of_the_working_directory(table, tmp_path, monkeypatch):
+    (tmp_path / "img").mkdir()
+    for i in range(8):
+        (tmp_path / f"{i}.png").rename(tmp_path / "img" / f"{i}.png")
+    assert len(Cohort.from_table(edit(table, scan=[f"img\\{i}.png" for i in range(8)]), **COLUMNS)) == 8
+    monkeypatch.chdir(tmp_path.parent)
+    whole = edit(table, scan=[f"{tmp_path.name}/img/{i}.png" for i in range(8)])
+    assert len(Cohort.from_table(whole, **COLUMNS)) == 8
+    (tmp_path / "tables").mkdir()
+    with pytest.raises(CohortError, match=r"but in the working directory \(--folder \.\)"):
+        Cohort.from_table(whole.rename(tmp_path / "tables" / "subjects.csv"), **COLUMNS)
+    assert len(Cohort.from_table(tmp_path / "tables" / "subjects.csv", folder=".", **COLUMNS)) == 8
+    spoilt = edit(tmp_path / "tables" / "subjects.csv", scan=[f"..\\img\\{i}.png" for i in range(8)])
+    with pytest.raises(CohortError, match="leads out of the folder"):
+        Cohort.from_table(spoilt, **COLUMNS)
+
+
 @pytest.mark.parametrize(
     ("change", "columns", "words"),
     [
@@ -214,9 +244,52 @@ def test_tables_as_spreadsheets_write_them(tmp_path):
     rows.to_parquet(tmp_path / "a.parquet")
     for name in ("a.csv", "a.parquet"):
         assert Cohort.from_table(tmp_path / name).inputs.tolist() == [[1.5], [2], [3]]
-    (tmp_path / "a.xlsx").write_bytes(b"PK")
-    with pytest.raises(CohortError, match="Save the sheet as CSV"):
-        Cohort.from_table(tmp_path / "a.xlsx")
+    for name in ("a.xlsx", "a.ods"):
+        (tmp_path / name).write_bytes(b"PK")
+        with pytest.raises(CohortError, match="Save the sheet as CSV"):
+            Cohort.from_table(tmp_path / name)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+def test_encodings_and_decimal_commas(tmp_path, encoding):
+    path = tmp_path / "t.csv"
+    path.write_text("diagnosis;größe;ort\n0;1,5;Köln\n1;-2;Ulm\n1;3,25e1;Genève\n", encoding=encoding)
+    cohort = Cohort.from_table(path, covariates=("ort",))
+    assert cohort.inputs.tolist() == [[1.5], [-2], [32.5]]
+    assert list(cohort.covariates["ort"]) == ["Köln", "Ulm", "Genève"]
+
+
+def test_what_is_no_text_is_refused_with_its_line(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b"diagnosis,x\n0,1\n1,\x00\x81\n")
+    with pytest.raises(CohortError, match=r"line 3 is no text in UTF-8, UTF-16 or Latin-1.* Save it as CSV"):
+        Cohort.from_table(tmp_path / "t.csv")
+
+
+def test_excel(tmp_path, monkeypatch):
+    rows = pd.DataFrame({"diagnosis": [0, 1, 1], "x": [1.5, 2, 3], "id": ["a", "b", "c"]})
+    rows.to_excel(tmp_path / "t.xlsx", index=False)
+    cohort = Cohort.from_table(tmp_path / "t.xlsx", subject="id")
+    assert cohort.inputs.tolist() == [[1.5], [2], [3]]
+    assert cohort.diagnosis.tolist() == [0, 1, 1]
+    assert list(cohort.subject) == ["a", "b", "c"]
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(CohortError, match=r"pip install 'phenogroups\[excel\]', or save the sheet as CSV"):
+        Cohort.from_table(tmp_path / "t.xlsx")
+
+
+def test_a_column_that_was_nearly_named(table):
+    rows = pd.read_csv(table, dtype=str).rename(columns={"dx": "dx ", "scan": "Scans"})
+    with pytest.raises(CohortError, match=r"Expected the column 'scan'.* Did you mean 'Scans'\?"):
+        Cohort.from_table(rows.rename(columns={"dx ": "dx"}), **COLUMNS)
+    with pytest.raises(CohortError, match=r"Expected the column 'dx'.* Did you mean 'dx '\?"):
+        Cohort.from_table(rows, **{**COLUMNS, "image": "Scans"}, folder=table.parent)
+
+
+def test_rows_are_named_by_their_images(table):
+    unnamed = {**COLUMNS, "subject": None}
+    assert list(Cohort.from_table(table, **unnamed).subject) == [f"{i}.png" for i in range(8)]
+    twice = edit(table, scan=["0.png", *[f"{i}.png" for i in range(7)]])
+    assert Cohort.from_table(twice, **unnamed).subject[0] == "row1"
 
 
 def test_a_path_stays_in_its_folder(table, tmp_path):

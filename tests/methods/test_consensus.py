@@ -349,7 +349,7 @@ def test_the_command_line_runs_several_times(table, tmp_path, capsys):
     assert cli.main([*command, "--set", "n_starts=2"]) == 0
     printed = capsys.readouterr()
     assert "9 of 9 runs of threshold agree with the consensus" in printed.out
-    assert "run 9, epoch 9/9" in printed.err
+    assert "run 9 of 9" in printed.err
     recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
     assert recipe["method"] == "consensus"
     assert recipe["settings"] == {
@@ -359,9 +359,9 @@ def test_the_command_line_runs_several_times(table, tmp_path, capsys):
     assert cli.main(["predict", run, str(table), "--out", str(tmp_path / "new.csv")]) == 0
     count = pd.read_csv(tmp_path / "new.csv")["undecided"].sum()
     assert f"; {count} undecided)" in capsys.readouterr().out
-    assert cli.main([*command[:4], "--runs", "0", "--out", run]) == 2
+    assert cli.main([*command[:4], "--runs", "0", "--out", run, "--overwrite"]) == 2
     assert "Expected runs of at least 2. Received: 0" in capsys.readouterr().err
-    assert cli.main([*command, "--set", "wings=2"]) == 2
+    assert cli.main([*command, "--overwrite", "--set", "wings=2"]) == 2
     assert "Expected settings of threshold among" in capsys.readouterr().err
 
 

@@ -8,7 +8,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_classifiers_train, parametrize_with_checks
 
-from phenogroups import DeepUCSL
+from phenogroups import METHODS, DeepUCSL
 
 QUICK = {"epochs": 2, "steps": 10, "restarts": 1}  # sixty checks fit about sixty times
 
@@ -51,6 +51,55 @@ def test_words_are_a_diagnosis_too(features):
     assert list(method.classes_) == ["control", "patient"]
     assert set(method.predict(features.inputs)) <= {"control", "patient"}
     np.testing.assert_array_equal(method.labels_ == -1, words == "control")
+
+
+@pytest.mark.parametrize(
+    ("control", "patient", "named"),
+    [
+        ("CN", "AD", {}), ("control", "case", {}), ("Healthy_Control", "Bipolar", {}), ("hc", "AD", {}), ("0", "1", {}),
+        (False, True, {}), (1, 2, {}), ("MCI", "AD", {"patient": "AD"}), ("AD", "MCI", {"patient": "MCI"}),
+        (1, 0, {"patient": 0}),
+    ],
+)  # fmt: skip
+def test_patients_get_the_subgroups_whatever_the_alphabet_says(features, control, patient, named):
+    y = np.where(features.is_patient, patient, control)
+    method = METHODS["kmeans"]().fit(features.inputs, y, **named)
+    np.testing.assert_array_equal(method.labels_ >= 0, features.is_patient)
+    assert list(method.classes_) == sorted([control, patient])
+    assert method.patient_ == patient
+    learned = DeepUCSL(**QUICK).fit(features.inputs, y, **named)
+    assert np.mean(learned.predict(features.inputs) == y) > 0.8
+    ill = learned.predict_proba(features.inputs)[:, list(learned.classes_).index(patient)]
+    assert ill[features.is_patient].mean() > 0.7 > ill[~features.is_patient].mean()
+
+
+@pytest.mark.parametrize(
+    ("control", "patient", "named", "words"),
+    [
+        (
+            "MCI",
+            "AD",
+            {},
+            r"Received: 'AD' and 'MCI'\. Say which value means patient, for example fit\(X, y, patient='AD'\)",
+        ),
+        ("HC", "control", {}, "of which one is known to mean control"),
+        (
+            "CN",
+            "AD",
+            {"patient": "Alzheimer"},
+            "Expected patient='Alzheimer' among the values of y. Received: 'AD' and",
+        ),
+    ],
+)
+def test_words_that_could_mean_either_are_refused(features, control, patient, named, words):
+    with pytest.raises(ValueError, match=words):
+        DeepUCSL(**QUICK).fit(features.inputs, np.where(features.is_patient, patient, control), **named)
+
+
+@pytest.mark.parametrize(("value", "who"), [(0, "controls"), (False, "controls"), ("CN", "controls"), (1, "patients")])
+def test_a_single_value_means_what_it_says(features, value, who):
+    with pytest.raises(ValueError, match=f"one class, all {who}"):
+        DeepUCSL(**QUICK).fit(features.inputs, [value] * len(features))
 
 
 @pytest.mark.parametrize("y", [None, [0, 1, 2] * 40, [1] * 120])

@@ -42,13 +42,13 @@ def test_discover_says_no_subgroups_and_trains_nothing(tmp_path, capsys):
     assert cli.main(["discover", rows, "--out", str(tmp_path / "run"), *ASKED]) == 0
     assert "No subgroups: with 2, " in capsys.readouterr().out
     files = {path.name for path in (tmp_path / "run").iterdir()}
-    assert files == {"choice.json", "criteria.csv", "recipe.json", "report.html"}
+    assert files == {"choice.json", "criteria.csv", "log.txt", "recipe.json", "report.html"}
     assert "No subgroups" in (tmp_path / "run" / "report.html").read_text()
     assert cli.main(["predict", str(tmp_path / "run"), rows]) == 2
     assert "which found none and has no model" in capsys.readouterr().err
     # and the folder can be replaced by a run that is asked for subgroups all the same
     rest = [word if word != "2:3" else "2" for word in ASKED]
-    assert cli.main(["discover", rows, "--out", str(tmp_path / "run"), *rest]) == 0
+    assert cli.main(["discover", rows, "--out", str(tmp_path / "run"), "--overwrite", *rest]) == 0
     assert "was given, not found" in capsys.readouterr().out
 
 

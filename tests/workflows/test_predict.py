@@ -22,7 +22,7 @@ from phenogroups.data.tables import TableSpec, spec_from_json
 from phenogroups.methods import Consensus, DeepUCSL, PlainKMeans, load
 from phenogroups.training.run import read_recipe
 from phenogroups.workflows.discover import discover
-from phenogroups.workflows.predict import NAMED, predict_table
+from phenogroups.workflows.predict import predict_table
 
 QUICK = {"epochs": 1, "steps": 1, "batch_size": 16}
 SPEC = TableSpec(image="scan", subject="id")
@@ -69,7 +69,7 @@ def test_a_broken_file_costs_its_row_only(home, tmp_path, capsys, small_blocks, 
         assert why in words["problem"][row]
         assert (words.iloc[row, 1:-1] == "").all()
     assert cli.main(["predict", str(home / "run"), str(home / "whole.csv"), "--out", str(tmp_path / "all.csv")]) == 0
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "phenogroups predict: starting\n"
     everybody = pd.read_csv(tmp_path / "all.csv")
     good = [row for row in range(20) if row not in BROKEN]
     # without the column of problems, which here holds words and there nothing
@@ -94,10 +94,25 @@ def test_nothing_is_written_where_nobody_is_left(home, tmp_path):
     pd.DataFrame({"id": range(30), "scan": "none.png"}).to_csv(tmp_path / "none.csv", index=False)
     with pytest.raises(CohortError, match="Received: 30 who cannot") as error:
         predict_table(home / "run", tmp_path / "none.csv", tmp_path / "out.csv")
-    assert str(error.value).count("none.png does not exist") == NAMED
+    assert str(error.value).count("none.png does not exist") == 5
+    assert f"and 25 more that do not exist\n  Files were looked for in {tmp_path}." in str(error.value)
     with pytest.raises(CohortError, match="none"):
         predict_table(home / "run", tmp_path / "none.csv", tmp_path / "out.csv", cache=tmp_path / "cache")
     assert not list(tmp_path.glob("out.csv*"))
+
+
+def test_another_column_names_the_rows(home, tmp_path):
+    rows = pd.read_csv(home / "whole.csv")[:3].rename(columns={"id": "eye"})
+    rows.to_csv(home / "renamed.csv", index=False)
+    out = str(tmp_path / "out.csv")
+    assert cli.main(["predict", str(home / "run"), str(home / "renamed.csv"), "--subject", "eye", "--out", out]) == 0
+    assert list(pd.read_csv(out)["subject"]) == ["s0", "s1", "s2"]
+
+
+def test_a_list_of_missing_files_is_printed_once(home, tmp_path, capsys):
+    pd.DataFrame({"id": range(30), "scan": "none.png"}).to_csv(tmp_path / "none.csv", index=False)
+    assert cli.main(["predict", str(home / "run"), str(tmp_path / "none.csv")]) == 2
+    assert capsys.readouterr().err.count("row 1 (0): none.png does not exist") == 1
 
 
 def test_an_interruption_leaves_nothing(home, tmp_path, small_blocks):

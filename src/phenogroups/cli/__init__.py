@@ -2,16 +2,18 @@
 
 import os
 import sys
+import traceback
 from typing import Any
 
 import tyro
 
 from phenogroups.cli.commands import Command, code_of, stopped_by_sigterm
 from phenogroups.cli.options import parse_settings
-from phenogroups.cli.progress import ERR, note, say, training_bar
+from phenogroups.cli.progress import ERR, LOG, note, say, training_bar
 
 __all__ = ["main", "parse_settings", "say", "training_bar"]
 
+PLAIN = {"seed", "epochs", "device", "fine_tune"}  # settings that are options, too
 EPOCHS_ARE_KEPT = "Finished epochs are kept: the same command with --resume goes on."
 
 
@@ -25,12 +27,20 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(f"phenogroups {__version__}")
         return 0
-    command: Any = tyro.cli(
-        Command,  # pyright: ignore[reportArgumentType]
-        args=arguments,
-        prog="phenogroups",
-        description="Find disease subgroups by contrasting patients with healthy controls. Version: --version.",
-    )
+    try:
+        command: Any = tyro.cli(
+            Command,  # pyright: ignore[reportArgumentType]
+            args=arguments,
+            prog="phenogroups",
+            description="Find disease subgroups by contrasting patients with healthy controls. Version: --version.",
+        )
+    except SystemExit as wrong:
+        if wrong.code:
+            say_settings(sys.argv[1:] if arguments is None else arguments)
+        raise
+    LOG.lines, LOG.verbose = [], getattr(command, "verbose", False)
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes one speaks
+        note(f"phenogroups {type(command).__name__.lower()}: starting")
     try:
         with stopped_by_sigterm():
             return command.run() or 0
@@ -39,6 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
         by_the_disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
         kept = f" {EPOCHS_ARE_KEPT}" if by_the_disk and has_epochs(command) else ""
         note(f"{who}: {error}{kept}")
+        if LOG.verbose:
+            note(traceback.format_exc())
         return 2
     except KeyboardInterrupt as stop:
         kept = "nothing was written"
@@ -46,6 +58,17 @@ def main(arguments: list[str] | None = None) -> int:
             kept += ", but what was decoded: the same command goes on"
         note(f"phenogroups: stopped; {EPOCHS_ARE_KEPT if has_epochs(command) else f'{kept}.'}")
         return code_of(stop)
+
+
+def say_settings(arguments: list[str]) -> None:
+    """Say of options that are settings of a method how settings are given."""
+    from phenogroups.methods import METHODS
+
+    known = {name for method in METHODS.values() for name in method().setting_names()}
+    options = {word.partition("=")[0] for word in arguments if word.startswith("--")}
+    for name in sorted(option.strip("-").replace("-", "_") for option in options):
+        if name in known - PLAIN:
+            note(f"phenogroups: {name} is a setting of a method. Give it as --set {name}=VALUE.")
 
 
 def has_epochs(command: Any) -> bool:

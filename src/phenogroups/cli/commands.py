@@ -12,7 +12,20 @@ from rich.console import Console
 from tyro.conf import Positional, arg, subcommand
 
 from phenogroups.cli.options import CohortOptions, parse_settings, parse_subgroups
-from phenogroups.cli.progress import ERR, OUT, comparing_bar, counting_bar, embedding_words, note, say, training_bar
+from phenogroups.cli.progress import (
+    ERR,
+    LOG,
+    OUT,
+    comparing_bar,
+    counted_lines,
+    counting_bar,
+    detail,
+    embedding_words,
+    note,
+    say,
+    searching,
+    training_bar,
+)
 
 if TYPE_CHECKING:
     from phenogroups.data.cohort import Cohort
@@ -43,6 +56,8 @@ class Demo:
     """Fewer epochs make a quicker, worse demo."""
     resume: bool = False
     """Go on after the last epoch of an interrupted demo; on the same machine, to the same bits."""
+    overwrite: bool = False
+    """Replace a finished run in the folder."""
 
     def run(self) -> None:
         from phenogroups.data.examples.drawn import drawn_digits
@@ -50,7 +65,7 @@ class Demo:
         from phenogroups.training.run import check_writable
         from phenogroups.workflows.discover import discover
 
-        check_writable(self.out)
+        check_writable(self.out, overwrite=self.overwrite)
         epochs = {} if self.epochs is None else {"epochs": self.epochs}
         method = build_method("deep_ucsl", {"seed": self.seed, **epochs})
         with OUT.status(f"drawing {self.subjects} digits"):
@@ -61,6 +76,7 @@ class Demo:
         with training_bar(method) as progress:
             found = discover(cohort, method, self.out, beside=beside, progress=progress, resume=self.resume, note=note)
         say_what_was_found(found)
+        LOG.write(self.out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +92,8 @@ class Discover(CohortOptions):
     """How many subgroups to look for; 2:6 or auto (the same) finds out how many there are, if any."""
     out: Path = Path("phenogroups-run")
     """Run folder to write."""
+    overwrite: bool = False
+    """Replace a finished run in that folder, once the new one is complete; without this, it is refused."""
     held_out: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.2, or the recipe's)")] = None
     """Share of the subjects kept apart to score on, where the cohort does not say who."""
     method: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: deep_ucsl, or the recipe's)")] = (
@@ -93,7 +111,16 @@ class Discover(CohortOptions):
     fine_tune: bool = False
     """Let an encoder with weights learn too, once the subgroups are found; kept only if that helps the diagnosis."""
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...", help_behavior_hint="")] = ()
-    """Any other setting of the method, such as epochs=20 encoder=light; a wrong name lists all."""
+    """Any other setting of the method, such as restarts=1 encoder=light; a wrong name lists all."""
+    epochs: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: the method's)")] = None
+    """Epochs of training."""
+    device: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: auto)")] = None
+    """Where networks compute: auto, cpu, cuda or mps."""
+    threads: Annotated[int | None, arg(metavar="INT", help_behavior_hint="(default: one for each core)")] = None
+    """Threads that compute; the last bits of a result depend on their number."""
+    verbose: bool = False
+    """Print what otherwise only stands in log.txt of the run folder (settings, versions, every epoch), and where an
+    error came from."""
     resume: bool = False
     """Go on after the last epoch that an interrupted run of this command kept; on the same machine to the same bits."""
     workers: int = 0
@@ -109,17 +136,22 @@ class Discover(CohortOptions):
         import shutil
         from dataclasses import asdict
 
-        from phenogroups.methods import build_method
-        from phenogroups.training.run import check_writable
+        from phenogroups.methods import build_method, settings_of
+        from phenogroups.training.run import check_writable, versions
         from phenogroups.workflows.discover import discover, report_none
 
-        check_writable(self.out)
+        if self.threads is not None:
+            set_threads(self.threads)
+        check_writable(self.out, overwrite=self.overwrite)
         chosen = self.chosen()
         name = self.method or chosen.method
         least, most = parse_subgroups(self.subgroups or str(chosen.subgroups))
         settings = {"n_subgroups": least, "seed": self.seed, **chosen.settings_of(name), **parse_settings(self.set)}
         settings |= {"fine_tune": True} if self.fine_tune else {}
+        plain = {"epochs": self.epochs, "device": self.device}
+        settings |= {setting: value for setting, value in plain.items() if value is not None}
         method = build_method(name, settings)
+        detail(f"Method {name}, settings {settings_of(method)}, versions {versions()}.")
         left = [setting for setting in chosen.settings if setting not in chosen.settings_of(name)]
         if left:
             note(f"Settings of the recipe that {name} does not have: {', '.join(left)}.")
@@ -140,7 +172,11 @@ class Discover(CohortOptions):
             for sentence in report_none(cohort, method, self.out, choice, table=table):
                 say(sentence)
             shutil.rmtree(self.choosing, ignore_errors=True)
-            say(f"Written: {self.out}. Nothing was trained; --subgroups 2 would cut the patients in two all the same.")
+            say(
+                f"Written: {self.out}. Nothing was trained; --subgroups 2 --overwrite would cut the patients in two "
+                "all the same."
+            )
+            LOG.write(self.out)
             return
         if choice is not None:
             say(choice.reason)
@@ -156,6 +192,7 @@ class Discover(CohortOptions):
         if found.scores:  # of several processes, the first one's
             shutil.rmtree(self.choosing, ignore_errors=True)
             say_what_was_found(found)
+            LOG.write(self.out)
 
     def join(self, method: "Method", *, searching: bool) -> None:
         """Start or join the other processes; all but the first are silent from then on."""
@@ -181,14 +218,16 @@ class Discover(CohortOptions):
         from phenogroups.data.embeddings import telling_of_embeddings
         from phenogroups.workflows.choose import number_of_subgroups
 
-        def seen(done: int, total: int) -> None:
-            status.update(f"looking for the number of subgroups: {embedding_words(done, total)}")
+        with searching("looking for the number of subgroups") as told:
+            count = counted_lines(embedding_words)
 
-        with ERR.status("looking for the number of subgroups") as status, telling_of_embeddings(seen):
-            return number_of_subgroups(
-                cohort, method, least=least, most=most, kept=self.choosing,
-                told=lambda what: status.update(f"looking for the number of subgroups: {what}"),
-            )  # fmt: skip
+            def seen(done: int, total: int) -> None:
+                if ERR.is_terminal:
+                    told(embedding_words(done, total))
+                count(done, total)
+
+            with telling_of_embeddings(seen):
+                return number_of_subgroups(cohort, method, least=least, most=most, kept=self.choosing, told=told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +343,8 @@ class Predict:
     """One row per subject, with the columns that the run was trained on; or a folder of images."""
     folder: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: the table's)")] = None
     """Where image paths begin, and which they must not leave."""
+    subject: Annotated[str | None, arg(metavar="COLUMN", help_behavior_hint="(default: as in training)")] = None
+    """Column that names the row."""
     features_file: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Features of the new subjects, if those of the run came from a file."""
     cache: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
@@ -318,13 +359,12 @@ class Predict:
         out = self.out or table.with_suffix(".subgroups.csv")
         with counting_bar("predicting") as progress:
             found = predict_table(
-                self.run_folder, self.table, out, progress, folder=self.folder, features_file=self.features_file,
-                cache=self.cache, note=note,
+                self.run_folder, self.table, out, progress, folder=self.folder, subject=self.subject,
+                features_file=self.features_file, cache=self.cache, note=note,
             )  # fmt: skip
         say(str(found))
         if found.broken:
-            more = f", of which {len(found.named)} are named above" if found.broken > len(found.named) else ""
-            note(f"{found.broken} subjects have no subgroup{more}; the column problem says why.")
+            note(f"{found.broken} subjects have no subgroup; the column problem says why.")
         return INCOMPLETE if found.broken else 0
 
 
@@ -338,6 +378,10 @@ class Report:
     """Also write every figure as PNG and SVG into this folder."""
 
     def run(self) -> None:
+        if not self.run_folder.is_dir():  # said at once: what makes pages takes seconds to import
+            raise ValueError(
+                f"Expected a run folder, as discover writes it. Received: {self.run_folder}, which does not exist."
+            )
         from phenogroups.report.page import write_figures, write_page
 
         say(f"Written: {write_page(self.run_folder)}.")
@@ -375,6 +419,14 @@ Command = (
 )
 
 
+def set_threads(count: int) -> None:
+    import torch
+
+    if count < 1:
+        raise ValueError(f"Expected --threads of at least 1. Received: {count}.")
+    torch.set_num_threads(count)
+
+
 def say_encoder(method: "Method", cohort: "Cohort") -> None:
     """Which encoder looks at images, and whether it learns."""
     from phenogroups.methods import Consensus
@@ -392,11 +444,15 @@ def say_encoder(method: "Method", cohort: "Cohort") -> None:
 
 
 def say_what_was_found(found: "Discovery") -> None:
-    from phenogroups.report.tables import score_table
+    from phenogroups.report.tables import known_table, score_table
 
     table = score_table(found.scores)
     table.title = "Scores on the held-out subjects"
     OUT.print(table)
+    if found.known is not None:
+        table = known_table(found.known)
+        table.title = "Held-out patients by subgroup found and by what is known of them"
+        OUT.print(table)
     for sentence in found.sentences:
         say(sentence)
     say(f"Written: {found.folder}. Open {found.folder / 'report.html'} in a browser.")

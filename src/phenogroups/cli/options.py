@@ -26,7 +26,8 @@ class TableOptions:
     image: Column = None
     """Column of image paths; without it, columns of numbers are used."""
     features: Columns = ()
-    """Columns of numbers; by default all that have no other meaning."""
+    """Columns of numbers; by default all that have no other meaning. Columns called age, sex, site, id, date and the
+    like are learned from only if they are named here."""
     features_file: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Instead of columns: .npy, .npz or .parquet, by subject or with one row per row of the table."""
     folder: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: the table's)")] = None
@@ -36,9 +37,10 @@ class TableOptions:
     control: Words = ()
     """Words of that column that mean control (0 and control are understood)."""
     patient: Words = ()
-    """Words of that column that mean patient (1 and patient are understood)."""
+    """Words of that column that mean patient (1 and patient are understood); the subgroups that are found are compared
+    with several words, unless --truth names another column."""
     subject: Column = None
-    """Column that names the row; by default row1, row2, ..."""
+    """Column that names the row; by default the image's path, or row1, row2, ..."""
     group: Column = None
     """Column of rows that must stay together, such as both eyes of one person."""
     covariates: Columns = ()
@@ -94,6 +96,7 @@ class TableOptions:
         self, source: Path, spec: "TableSpec | None" = None, *, resized: bool = True
     ) -> "tuple[Cohort, TableSpec]":
         """The cohort, and the spec by which it was read."""
+        from phenogroups.data.inputs import features_in_words
         from phenogroups.data.opening import read_cohort
         from phenogroups.data.stored import StoredRows
 
@@ -101,7 +104,7 @@ class TableOptions:
         with counting_bar("reading") as progress:
             cohort = read_cohort(table, self.cache, progress)
         images = f"images of shape {cohort.input_shape}" if table.spec.image else f"{cohort.input_shape[0]} features"
-        seen = f"features {', '.join(table.spec.features)}" if table.spec.features else images
+        seen = features_in_words(table.spec.features) if table.spec.features else images
         if isinstance(cohort.inputs, StoredRows):
             note(f"decoded images are kept in {cohort.inputs.path}; delete it when you need them no more")
         say(f"{cohort.is_patient.sum()} patients and {(~cohort.is_patient).sum()} controls, {seen}")
@@ -113,8 +116,8 @@ class CohortOptions(TableOptions):
     """Which cohort: a table, a folder or an example."""
 
     cohort: Annotated[Positional[str], arg(metavar="COHORT")]
-    """CSV, TSV or Parquet with one row per subject; a folder: <class>/*, BIDS, one per site, ODIR-5K, Kermany's X-rays
-    or OCT; or an example: drawn, drawn_brains, mnist0 to mnist9, pneumonia."""
+    """CSV, TSV, Parquet or Excel with one row per subject; a folder: <class>/*, BIDS, one per site, ODIR-5K, Kermany's
+    X-rays or OCT; or an example: drawn, drawn_brains, mnist0 to mnist9, pneumonia."""
     data: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="(default: PHENOGROUPS_DATA)")] = None
     """Folder of an example's public files."""
     labels: Annotated[Path | None, arg(metavar="JSON", help_behavior_hint="")] = None

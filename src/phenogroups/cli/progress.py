@@ -1,8 +1,12 @@
 """What the terminal shows while a command runs: messages and progress bars."""
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -14,25 +18,65 @@ if TYPE_CHECKING:
 # what a terminal would obey instead of showing it: escape sequences, and marks that turn text around
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
+EVERY = 100  # images read, or embedded, between two lines where the output is redirected
+
 OUT = Console()
 ERR = Console(stderr=True)
+
+
+@dataclass
+class Log:
+    """What the command has said so far, for the log file of a run folder."""
+
+    lines: list[str] = field(default_factory=list)
+    verbose: bool = False  # whether details are printed too
+
+    def write(self, folder: Path) -> None:
+        from phenogroups.data.writing import write_whole
+
+        write_whole(folder / "log.txt", "\n".join(self.lines) + "\n")
+
+
+LOG = Log()
 
 
 def note(text: str) -> None:
     say(text, ERR)
 
 
-def say(text: str, where: Console = OUT) -> None:
+def detail(text: str, *, shown: bool = False) -> None:
+    """A line of the log file, which is printed only if it is asked for."""
+    say(text, ERR if shown or LOG.verbose else None)
+
+
+def say(text: str, where: Console | None = OUT) -> None:
     """Print text without markup, without line breaks and without control characters."""
     text = OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
-    where.print(text, markup=False, highlight=False, soft_wrap=True)
+    LOG.lines.append(f"{datetime.now().astimezone().isoformat(timespec='seconds')}  {text}")
+    if where is not None:
+        where.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class Clock:
+    """The time left, by the share of the work that is done."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+
+    def left(self, done: float, total: float) -> str:
+        return time_left((time.monotonic() - self.began) * (total / done - 1)) if done else ""
+
+
+def time_left(seconds: float) -> str:
+    return f"{timedelta(seconds=round(seconds))} left"
 
 
 @contextmanager
 def comparing_bar() -> Iterator[Callable[["Step"], None]]:
-    """The running cell, its progress and the time left, in one line below the finished cells."""
-    from datetime import timedelta
+    """The running cell, its progress and the time left, in one line below the finished cells.
 
+    Where the output is redirected, a line for each cell that begins or ends.
+    """
     from rich.progress import BarColumn, Progress, SpinnerColumn
 
     columns = (SpinnerColumn(), "{task.description}", BarColumn(20), "{task.fields[left]}")
@@ -40,13 +84,13 @@ def comparing_bar() -> Iterator[Callable[["Step"], None]]:
         task = bar.add_task("starting", total=None, left="")
 
         def show(step: "Step") -> None:
+            left = "" if step.left is None else time_left(step.left)
             if step.doing in ("finished", "failed"):
                 note(str(step))
                 return
             if step.doing == "begins" and not ERR.is_terminal:
-                note(str(step))
+                note(f"{step}  {left}".rstrip())
             done = step.cell - 1 + step.epoch / (step.epochs or 1)
-            left = "" if step.left is None else f"{timedelta(seconds=round(step.left))} left"
             bar.update(task, description=str(step), completed=done, total=step.cells, left=left)
 
         yield show
@@ -56,27 +100,35 @@ def comparing_bar() -> Iterator[Callable[["Step"], None]]:
 def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None] | None]:
     """A bar over the epochs, with the losses and the time left; before it, one over the images that are embedded.
 
-    Yields None where the method has no epochs.
+    Where the output is redirected, a line for each epoch and for every hundred images. Yields None where the method has
+    no epochs.
     """
     from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
     from phenogroups.data.embeddings import telling_of_embeddings
 
-    epochs = getattr(method, "passes", None)
+    epochs, clock, ended = getattr(method, "passes", None), Clock(), 0
     columns = ("{task.description}", BarColumn(), "{task.fields[losses]}", TimeRemainingColumn(), "left")
-    with Progress(*columns, console=ERR) as bar:
+    with Progress(*columns, console=ERR, disable=not ERR.is_terminal) as bar:
         looking = bar.add_task("", losses="", visible=False)
-        task = bar.add_task(f"epoch 1/{epochs}", total=epochs, losses="", visible=epochs is not None)
+        task = bar.add_task("training", total=epochs, losses="", visible=epochs is not None)
 
         def show(row: dict[str, float]) -> None:
+            nonlocal ended
             losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name not in ("epoch", "run"))
-            run = f"run {row['run']}, " if "run" in row else ""
-            epoch = min(int(row["epoch"]) + 1, epochs or 1)
-            bar.update(task, completed=row["epoch"], losses=losses, description=f"{run}epoch {epoch}/{epochs}")
+            words = method.epoch_in_words(row["epoch"])  # pyright: ignore[reportAttributeAccessIssue], it has passes
+            bar.update(task, completed=row["epoch"], losses=losses, description=words)
+            if int(row["epoch"]) > ended:
+                ended = int(row["epoch"])
+                line = "  ".join(filter(None, (words, losses, clock.left(row["epoch"], epochs or 1))))
+                detail(line, shown=not ERR.is_terminal)
+
+        count = counted_lines(embedding_words)
 
         def seen(done: int, total: int) -> None:
             words = embedding_words(done, total)
             bar.update(looking, completed=done, total=total, description=words, visible=done < total)
+            count(done, total)
 
         with telling_of_embeddings(seen):
             yield show if epochs is not None else None
@@ -88,8 +140,40 @@ def embedding_words(done: int, total: int) -> str:
 
 @contextmanager
 def counting_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over rows; where the output is redirected, a line for every hundred."""
     from rich.progress import Progress
 
+    count = counted_lines(lambda done, total: f"{what} {done:,} of {total:,}")
     with Progress(console=ERR, transient=True, disable=not ERR.is_terminal) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+            count(done, total)
+
+        yield show
+
+
+def counted_lines(words: Callable[[int, int], str]) -> Callable[[int, int], None]:
+    """Prints a line for every hundred done, with the time left, where the output is redirected."""
+    clock, printed = Clock(), 0
+
+    def count(done: int, total: int) -> None:
+        nonlocal printed
+        printed = min(printed, done)  # another count begins
+        if not ERR.is_terminal and done // EVERY > printed // EVERY:
+            printed = done
+            note(f"{words(done, total)}  {clock.left(done, total)}")
+
+    return count
+
+
+@contextmanager
+def searching(what: str) -> Iterator[Callable[[str], None]]:
+    """The step of a search beside a spinner; where the output is redirected, a line for each step."""
+    if not ERR.is_terminal:
+        note(what)
+        yield lambda step: note(f"{what}: {step}")
+        return
+    with ERR.status(what) as status:
+        yield lambda step: status.update(f"{what}: {step}")

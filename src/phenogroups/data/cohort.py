@@ -272,7 +272,7 @@ class Cohort:
         Parameters
         ----------
         table
-            A CSV, TSV or Parquet file, a DataFrame, or a folder.
+            A CSV, TSV, Parquet or Excel (.xlsx) file, a DataFrame, or a folder.
         folder
             Where image paths begin; by default the folder of the table.
         cache

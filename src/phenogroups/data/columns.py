@@ -1,6 +1,7 @@
 """What the columns of a table say of its subjects: name, diagnosis, group, known subgroup, covariates and split."""
 
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -54,13 +55,29 @@ def read_columns(rows: pd.DataFrame, spec: TableSpec, attempt: Attempt = at_once
 def require_columns(rows: pd.DataFrame, wanted: Iterable[str]) -> None:
     missing = [column for column in wanted if column not in rows.columns]
     if missing:
+        alike = [name for column in missing for name in _alike(column, rows.columns)]
+        meant = f" Did you mean {' or '.join(map(repr, alike))}?" if alike else ""
         raise CohortError(
             f"Expected the column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}. "
-            f"Received a table with: {', '.join(map(repr, rows.columns[:30]))}."
+            f"Received a table with: {', '.join(map(repr, rows.columns[:30]))}.{meant}"
         )
 
 
+def _alike(wanted: str, columns: Iterable[str]) -> list[str]:
+    """Columns that may have been meant: the same but for blanks and capital letters, or else nearly the same."""
+    plain = {str(column): "".join(str(column).lower().split()) for column in columns}
+    asked = "".join(wanted.lower().split())
+    same = [column for column, word in plain.items() if word == asked]
+    close = get_close_matches(asked, plain.values(), n=1, cutoff=0.8)
+    return same or [column for column, word in plain.items() if word in close]
+
+
 def subject_names(rows: pd.DataFrame, spec: TableSpec) -> np.ndarray:
+    """By the column that names the rows, or else by their images, or else by their numbers."""
+    if spec.subject is None and spec.image in rows.columns:
+        images = rows[spec.image].str.strip()
+        if images.is_unique and images.str.len().between(1, MOST_NAME).all():
+            return names_of(images)
     if spec.subject is None:
         return np.array([f"row{number + 1}" for number in range(len(rows))])
     require_columns(rows, [spec.subject])

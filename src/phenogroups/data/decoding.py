@@ -19,6 +19,7 @@ MOST_NUMBERS = 2**28  # in one file: a gigabyte as float32, a volume of 640 voxe
 MOST_BYTES = 2**32  # of one file on disk
 MOST_HEADER = 2**24  # bytes before the voxels of a NIfTI file
 DEFLATED = "1.2.840.10008.1.2.1.99"  # DICOM that is compressed as a whole, to any size
+NOT_THERE = "does not exist"
 DICOM_REMEDY = "pip install 'phenogroups[dicom]'"
 
 
@@ -39,7 +40,7 @@ def decode(path: Path) -> Decoded:
     name = path.name.lower()
     try:
         if not path.is_file():
-            raise UnreadableInput("does not exist")
+            raise UnreadableInput(NOT_THERE)
         size = path.stat().st_size
         if size == 0:
             raise UnreadableInput("is an empty file")

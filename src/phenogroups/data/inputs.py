@@ -1,6 +1,8 @@
 """The inputs of a table: images or features, one row per subject."""
 
-from collections.abc import Mapping
+import re
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +12,19 @@ import pandas as pd
 from phenogroups.data.cache import Progress, UnusableRows, cached_inputs, too_large_to_hold, user_cache
 from phenogroups.data.cohort import CohortError, name_rows
 from phenogroups.data.columns import require_columns, subject_names
-from phenogroups.data.decoding import UnreadableInput
+from phenogroups.data.decoding import NOT_THERE, UnreadableInput
 from phenogroups.data.features import read_feature_columns, read_features_file
 from phenogroups.data.reading import PRETRAINED_SIDE, ImagePath, read_ahead, read_input, suits_pretrained
 from phenogroups.data.stored import Inputs
 from phenogroups.data.tables import Table, TableSpec
 
+# words in the name of a column of numbers that is learned from only if it is named; unnamed: row numbers by pandas
+NO_FEATURES = {
+    "age", "sex", "gender", "site", "scanner", "center", "centre", "hospital", "batch", "id", "ids", "identifier",
+    "index", "unnamed", "date", "year", "month", "dob", "birth", "visit", "session", "subject", "participant",
+    "patient", "race", "ethnicity", "education", "handedness",
+}  # fmt: skip
+MOST_MISSING = 5  # missing files that are named
 MOST_TRIED = 100  # files that are tried for the first one that can be read
 
 
@@ -68,7 +77,27 @@ def resolve_features(rows: pd.DataFrame, spec: TableSpec) -> TableSpec:
     meant = {spec.diagnosis, spec.subject, spec.group, spec.truth, spec.split, *spec.covariates}
     left = [column for column in rows.columns if column not in meant]
     numeric = tuple(column for column in left if pd.to_numeric(rows[column], errors="coerce").notna().any())
+    about = [column for column in numeric if NO_FEATURES & {*_words(column)}]
+    if about:
+        names, more = about[:10], ", ..." if len(about) > 10 else ""
+        raise CohortError(
+            f"Expected columns of measurements as features. Received also: {', '.join(map(repr, names))}{more}, whose "
+            "names say that they describe the subject and not the disease. Say what they are (--covariates "
+            f"{' '.join(shlex.quote(str(name)) for name in names)}, --subject, --group), drop them, or name all "
+            "columns to learn from (--features)."
+        )
     return replace(spec, features=numeric)
+
+
+def _words(column: str) -> list[str]:
+    """The words of a column's name in small letters: patient and age of PatientAge, Patient Age or patient_age."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+", str(column))]
+
+
+def features_in_words(features: Sequence[str], most: int = 10) -> str:
+    """`2 features: volume, thickness`: the first of them, and how many more there are."""
+    more = f" and {len(features) - most} more" if len(features) > most else ""
+    return f"{len(features)} feature{'' if len(features) == 1 else 's'}: {', '.join(map(str, features[:most]))}{more}"
 
 
 def resolve_size(table: Table) -> TableSpec:
@@ -94,12 +123,29 @@ def image_paths(table: Table) -> list[ImagePath]:
     return [ImagePath(cell.strip(), table.folder) for cell in table.rows[table.spec.image]]
 
 
-def refuse_broken(broken: Mapping[int, str], subject: np.ndarray, paths: list[ImagePath]) -> None:
+def refuse_broken(broken: Mapping[int, str], subject: np.ndarray, paths: Sequence[ImagePath]) -> None:
     if broken:
+        lines = "\n".join(f"  {line}" for line in name_broken(broken, subject, paths))
         raise CohortError(
-            f"Expected a readable file in every row. Received {len(broken)} that are not; mend or drop them:\n"
-            + "\n".join(f"  row {row + 1} ({subject[row]}): {paths[row]} {why}" for row, why in broken.items())
+            f"Expected a readable file in every row. Received {len(broken)} that are not; mend or drop them:\n{lines}"
         )
+
+
+def name_broken(
+    broken: Mapping[int, str], subject: np.ndarray, paths: Sequence[ImagePath], most: int | None = None
+) -> list[str]:
+    """A line for each of the rows that cannot be used, by row, subject, file and reason; few of the missing files."""
+    missing = [row for row, why in broken.items() if why == NOT_THERE]
+    hidden = {*missing[MOST_MISSING:]}
+    shown = [row for row in broken if row not in hidden][:most]
+    names = {row: "" if subject[row] == paths[row].cell else f" ({subject[row]})" for row in shown}
+    lines = [f"row {row + 1}{names[row]}: {paths[row]} {broken[row]}" for row in shown]
+    if len(shown) < len(broken):
+        lines.append(f"and {len(broken) - len(shown)} more" + (" that do not exist" if hidden else ""))
+    if missing:
+        folder = (paths[missing[0]].folder or Path()).resolve()
+        lines.append(f"Files were looked for in {folder}. If their paths begin elsewhere, say where (--folder).")
+    return lines
 
 
 def require_one_shape(shapes: Mapping[int, tuple[int, ...]], subject: np.ndarray) -> None:

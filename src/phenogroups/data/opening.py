@@ -71,7 +71,11 @@ def open_table(
             raise ValueError("Expected --image or --features-file. Received both. Say which is to be learned from.")
         columns["image"] = None
     rows, spec = recipe.rows(table.rows, recipe.spec(table.spec, columns, reading or {}))
-    table = replace(table, rows=rows, spec=resolve_features(rows, spec))
+    notes = table.notes
+    if spec.truth is None and len(spec.patient) > 1:  # read by evaluation only, as the names of class folders are
+        spec = replace(spec, truth=spec.diagnosis)
+        notes = (*notes, f"Subgroups will be compared with the patients' words ({', '.join(spec.patient)}).")
+    table = replace(table, rows=rows, spec=resolve_features(rows, spec), notes=notes)
     if resized and (spec := resolve_size(table)) != table.spec:
         table = replace(table, spec=spec, notes=(*table.notes, RESIZED))
     return table

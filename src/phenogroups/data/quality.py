@@ -18,7 +18,7 @@ from phenogroups.data.cache import Progress
 from phenogroups.data.cohort import PATIENT, Cohort, CohortError, name_rows
 from phenogroups.data.columns import read_columns
 from phenogroups.data.decoding import UnreadableInput, decode
-from phenogroups.data.inputs import image_paths, read_inputs, refuse_broken, require_one_shape
+from phenogroups.data.inputs import features_in_words, image_paths, read_inputs, refuse_broken, require_one_shape
 from phenogroups.data.reading import prepare, read_ahead
 from phenogroups.data.tables import Table
 
@@ -211,7 +211,8 @@ def _check_covariates(found: Findings, covariates: pd.DataFrame, subject: np.nda
 
 def _check_features(found: Findings, values: np.ndarray, names: tuple[str, ...]) -> None:
     low, high = values.min(axis=0), values.max(axis=0)
-    found.facts.append(f"{_count(values.shape[1], 'feature')}, from {low.min():g} to {high.max():g}.")
+    which = features_in_words(names) if names else _count(values.shape[1], "feature")
+    found.facts.append(f"{which}; values from {low.min():g} to {high.max():g}.")
     constant = np.flatnonzero(low == high)
     if len(constant) and len(values) > 1:
         which = ", ".join(names[j] if len(names) else f"number {j + 1}" for j in constant[:5])

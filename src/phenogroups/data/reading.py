@@ -79,22 +79,40 @@ class ImagePath:
     folder: Path | None  # None: a frame made in Python, whose paths may lie anywhere
 
     def locate(self) -> Path:
-        """Raises if the path leads out of the folder: a table from elsewhere must not choose what is read here."""
+        """The file, in the folder or else, by a path from the working directory, also in the folder.
+
+        Raises if the path leads out of the folder: a table from elsewhere must not choose what is read here.
+        """
         if not self.cell:
             raise UnreadableInput("is empty")
-        if self.folder is None:
-            return Path(self.cell)
-        path = self.folder / self.cell
         try:
-            # inside by its name or by where links lead: the owner of a folder may place links in it
-            is_inside = any(whole(path).is_relative_to(whole(self.folder)) for whole in (_by_name, Path.resolve))
+            return self._located()
+        except UnreadableInput:
+            raise
         except (ValueError, OSError, RuntimeError) as error:  # no letter of a path, too long, links in a circle
             raise UnreadableInput(f"is no path ({error})") from error
-        if not is_inside:
+
+    def _located(self) -> Path:
+        home = Path() if self.folder is None else self.folder
+        is_there = "\\" not in self.cell or os.path.lexists(home / self.cell)
+        cell = self.cell if is_there else self.cell.replace("\\", "/")  # a table that was written on Windows
+        if self.folder is None:
+            return Path(cell)
+        path, here = home / cell, Path(cell).absolute()
+        if not self._holds(path):
             raise UnreadableInput(
                 f"leads out of the folder {self.folder}; move it there, or name its folder (--folder)"
             )
-        return path
+        if path.exists() or not here.is_file():
+            return path
+        if not self._holds(here):
+            raise UnreadableInput(f"is not in the folder {self.folder} but in the working directory (--folder .)")
+        return here
+
+    def _holds(self, path: Path) -> bool:
+        """Whether a path is in the folder by its name or by where links lead: its owner may place links in it."""
+        folder = Path(str(self.folder))
+        return any(whole(path).is_relative_to(whole(folder)) for whole in (_by_name, Path.resolve))
 
     def __str__(self) -> str:
         return self.cell or "the cell"

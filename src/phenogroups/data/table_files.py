@@ -1,7 +1,9 @@
-"""Table files (CSV, TSV, Parquet): all cells as text, refused where they are too large to be a table."""
+"""Table files (CSV, TSV, Parquet, Excel): all cells as text, refused where they are too large to be a table."""
 
+import codecs
 import csv
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from phenogroups.data.untrusted import refuse_more_than_memory
 
 MOST_TABLE = 2**30  # bytes of a table as text; larger ones keep their numbers in a features file
 MOST_COLUMNS, MOST_CELL = 2**16, 2**16  # columns of a table; letters of a cell
+MOST_LINE = 2**24  # bytes of a line that are looked at together
+MOST_SHEET = 2**27  # bytes of an unpacked Excel file, of which openpyxl makes many times as much
 MOST_FEATURES = 2**20  # columns of a Parquet file
 
 
@@ -22,50 +26,111 @@ def read_table(table: str | Path | pd.DataFrame) -> pd.DataFrame:
     path = Path(table)
     if not path.is_file():
         raise CohortError(f"Expected a table of subjects. Received: {path}, which does not exist.")
-    if path.suffix.lower() in (".xls", ".xlsx", ".ods"):
-        raise CohortError(f"Expected a CSV, TSV or Parquet table. Received: {path}. Save the sheet as CSV (UTF-8).")
+    if path.suffix.lower() in (".xls", ".xlsb", ".xlsm", ".ods"):
+        raise CohortError(
+            f"Expected a table in CSV, TSV, Parquet or .xlsx. Received: {path}. Save the sheet as CSV (UTF-8) or .xlsx."
+        )
+    if path.suffix.lower() == ".xlsx":
+        return read_excel(path)
     if path.suffix.lower() == ".parquet":
         return read_table(read_parquet(path))
     try:
-        separator = _separator(path)
+        encoding = _encoding(path)
+        separator = _separator(path, encoding)
         with warnings.catch_warnings(record=True) as lost:
             warnings.simplefilter("always", pd.errors.ParserWarning)
             rows = pd.read_csv(
-                path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig", index_col=False,
+                path, sep=separator, dtype=str, keep_default_na=False, encoding=encoding, index_col=False,
                 compression=None,
             )  # fmt: skip
         if any(issubclass(one.category, pd.errors.ParserWarning) for one in lost):
-            _refuse_lost_cells(path, separator, rows.shape[1])
+            _refuse_lost_cells(path, encoding, separator, rows.shape[1])
     except (ValueError, OSError, OverflowError, MemoryError, csv.Error) as error:  # pandas' own are ValueErrors
-        raise CohortError(f"Expected a CSV or TSV table in UTF-8. Received: {path}, unreadable ({error}).") from error
+        raise CohortError(
+            f"Expected a CSV or TSV table. Received: {path}, unreadable ({error}). Save it as CSV in UTF-8."
+        ) from error
     if rows.empty:
         raise CohortError(f"Expected at least one subject. Received: {path} without rows.")
     if any(column.str.len().max() > MOST_CELL for _, column in rows.items()):
         raise CohortError(f"Expected cells of at most {MOST_CELL:,} letters. Received: a longer one in {path}.")
-    return rows
+    return rows if separator == "," else rows.apply(_with_decimal_points)
 
 
-def _refuse_lost_cells(path: Path, separator: str, columns: int) -> None:
+def _with_decimal_points(column: pd.Series) -> pd.Series:
+    """1,5 as 1.5, in a column that holds nothing but such numbers and empty cells."""
+    is_number = column.str.fullmatch(r"\s*([+-]?\d*,?\d+([eE][+-]?\d+)?)?\s*|n/a|na|nan", case=False)
+    return column.str.replace(",", ".", regex=False) if is_number.all() else column
+
+
+def _encoding(path: Path) -> str:
+    """UTF-16 by its first bytes; else UTF-8 if the file is that, else Latin-1 as Windows writes it.
+
+    Raises where the file is too large for a table.
+    """
+    size = path.stat().st_size
+    if size > MOST_TABLE:
+        raise ValueError(f"{size:,} bytes, of at most {MOST_TABLE:,}; numbers may lie in a file (--features-file)")
+    with path.open("rb") as file:
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return "utf-16"
+        file.seek(0)
+        names = ["utf-8-sig", "cp1252"]
+        for number, line in enumerate(iter(lambda: file.readline(MOST_LINE), b""), start=1):
+            names = [name for name in names if _is_text_in(line, name)]
+            if not names:
+                raise ValueError(f"line {number} is no text in UTF-8, UTF-16 or Latin-1: {line[:40]!r}")
+    return names[0]
+
+
+def _is_text_in(line: bytes, encoding: str) -> bool:
+    try:
+        return "\0" not in line.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+
+
+def _refuse_lost_cells(path: Path, encoding: str, separator: str, columns: int) -> None:
     """Raise if cells beyond the last column hold anything."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with path.open(encoding=encoding, newline="") as file:
         for row in csv.reader(file, delimiter=separator):
             if any(row[columns:]):
                 raise ValueError(f"{len(row)} cells under {columns} names in the row of {row[0]!r}")
 
 
-def _separator(path: Path) -> str:
-    """The separator, by the header; raises where the file is too large for a table."""
-    size = path.stat().st_size
-    if size > MOST_TABLE:
-        raise ValueError(f"{size:,} bytes, of at most {MOST_TABLE:,}; numbers may lie in a file (--features-file)")
+def _separator(path: Path, encoding: str) -> str:
+    """The separator, by the header; raises where there are too many columns for a table."""
     is_tab = path.suffix.lower() in (".tsv", ".tab")
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open(encoding=encoding) as file:
         header = file.readline(MOST_COLUMNS * 2**8)  # letters, not lines: there may be no second line
     # a semicolon as spreadsheets write where the comma is decimal
     separator = "\t" if is_tab else ";" if ";" in header and "," not in header else ","
     if header.count(separator) >= MOST_COLUMNS or len(header) >= MOST_COLUMNS * 2**8:
         raise ValueError(f"more than {MOST_COLUMNS:,} columns; numbers may lie in a file (--features-file)")
     return separator
+
+
+def read_excel(path: Path) -> pd.DataFrame:
+    """The first sheet, as text."""
+    try:
+        import openpyxl  # noqa: F401
+    except ImportError:
+        raise CohortError(
+            f"Expected openpyxl to read {path}. Received: none installed. pip install 'phenogroups[excel]', or save "
+            "the sheet as CSV (UTF-8)."
+        ) from None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > MOST_SHEET:
+            raise ValueError(f"{size:,} bytes when unpacked, of at most {MOST_SHEET:,}")
+        rows = pd.read_excel(path, dtype=str, keep_default_na=False, engine="openpyxl")
+    except Exception as error:  # an archive can be broken in many ways
+        raise CohortError(
+            f"Expected an Excel file. Received: {path}, unreadable ({error}). Save the sheet as CSV (UTF-8)."
+        ) from error
+    if rows.empty:
+        raise CohortError(f"Expected at least one subject. Received: {path} without rows in its first sheet.")
+    return read_table(rows.rename(columns=str))
 
 
 def read_parquet(path: Path) -> pd.DataFrame:

@@ -22,7 +22,7 @@ class TableSpec:
     image: str | None = None  # column of file paths, relative to the table
     features: tuple[str, ...] = ()  # numeric columns; without image and features: every numeric column left over
     features_file: str | None = None  # instead: a NumPy or Parquet file, by subject or one row per row of the table
-    subject: str | None = None  # unique name of the row; None: the row number
+    subject: str | None = None  # unique name of the row; None: the image's path, or the row number
     group: str | None = None  # rows that belong together, such as both eyes of one person
     covariates: tuple[str, ...] = ()
     truth: str | None = None  # known subgroup, read by evaluation only

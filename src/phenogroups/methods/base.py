@@ -14,7 +14,8 @@ from torch import Tensor
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.matching import largest_first
-from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.cohort import CONTROL, PATIENT, Cohort, CohortError
+from phenogroups.data.labels import patient_value
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.documentation import complete_docstring
 from phenogroups.methods.prediction import Prediction
@@ -47,7 +48,9 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     subgroup_means_ : ndarray of shape (n_subgroups, n_dims)
         Mean embedding of the training patients of each subgroup; NaN for an empty one.
     classes_ : ndarray of shape (2,)
-        Values of the diagnosis: control, patient.
+        Values of the diagnosis, sorted as scikit-learn expects: 0 (control) and 1 (patient), or the two values of y.
+    patient_
+        The one of them that means patient.
 
     Examples
     --------
@@ -77,8 +80,8 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
             register(name, cls, presets or {})
 
     def fit(
-        self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None,
-        checkpoint: Checkpoint | None = None,
+        self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, patient: Any = None,
+        progress: Progress | None = None, checkpoint: Checkpoint | None = None,
     ) -> Self:  # fmt: skip
         """Find subgroups among the patients.
 
@@ -88,7 +91,11 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
             A cohort, or inputs of shape (n_subjects, n_features), (n_subjects, channels, height, width) or
             (n_subjects, channels, depth, height, width).
         y
-            Diagnosis of each subject where X is no cohort; the greater of its two values is the patient.
+            Diagnosis of each subject where X is no cohort. Of two numbers the greater means patient. Of two words one
+            must mean control: control, healthy, normal, unaffected, ctrl, ctl, con, HC, CN, NC, TD or HV; the other
+            then means patient. All other words are refused unless `patient` is given.
+        patient
+            The value of y that means patient, such as "AD" where y has "AD" and "MCI".
         progress
             Called with a dict after every epoch.
         checkpoint
@@ -99,18 +106,18 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         Method
             The method itself, fitted.
         """
-        self.fit_predict_cohort(X, y, progress=progress, checkpoint=checkpoint)
+        self.fit_predict_cohort(X, y, patient=patient, progress=progress, checkpoint=checkpoint)
         return self
 
     def fit_predict_cohort(
-        self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, progress: Progress | None = None,
-        checkpoint: Checkpoint | None = None,
+        self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, patient: Any = None,
+        progress: Progress | None = None, checkpoint: Checkpoint | None = None,
     ) -> Prediction:  # fmt: skip
         """Fit, and return the prediction of the training subjects that this makes anyway.
 
         Parameters
         ----------
-        X, y, progress, checkpoint
+        X, y, patient, progress, checkpoint
             As in `fit`.
 
         Returns
@@ -121,7 +128,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.check_settings()
         if self.comm.world_size > 1:
             self.require_distributed_support()
-        cohort = self._training_cohort(X, y)
+        cohort = self._training_cohort(X, y, patient)
         cohort.require(self.n_subgroups, controls=self.needs_controls)
         self._accept(cohort.input_shape)
         self.by_size_ = np.arange(self.n_subgroups)  # as learned, until their sizes are known
@@ -193,15 +200,16 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def predict(self, X: Cohort | ArrayLike) -> np.ndarray:
         """Predict the diagnosis of each subject: one of `classes_`."""
-        patient = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[patient]
+        likeliest = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[likeliest]
 
     def predict_proba(self, X: Cohort | ArrayLike) -> np.ndarray:
-        """Predict the probabilities of control and patient: an array of shape (n_subjects, 2)."""
+        """Predict the probability of each of `classes_`, control and patient: an array of shape (n_subjects, 2)."""
         ill = self.predict_cohort(X).diagnosis
         if ill is None:
             raise AttributeError(f"{type(self).__name__} has no diagnosis head: it was trained on patients only.")
-        return np.stack([1 - ill, ill], axis=1)
+        columns = [1 - ill, ill] if self.patient_ == self.classes_[-1] else [ill, 1 - ill]
+        return np.stack(columns, axis=1)
 
     def predict_subgroup(self, X: Cohort | ArrayLike) -> np.ndarray:
         """Predict the likeliest subgroup of each subject, from 0 on."""
@@ -217,7 +225,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> Self:
         """Restore a fitted method from the tensors of `state`."""
-        self.classes_ = np.array([0, 1])
+        self.classes_, self.patient_ = np.array([CONTROL, PATIENT]), PATIENT
         self._accept(input_shape)
         # model files of earlier versions have neither
         self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None
@@ -300,9 +308,9 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         if not all(values.is_floating_point() for values in blank.values()):
             raise ValueError("Expected tensors of floating numbers. Received: others.")
 
-    def _training_cohort(self, X: Any, y: Any) -> Cohort:
+    def _training_cohort(self, X: Any, y: Any, patient: Any) -> Cohort:
         if isinstance(X, Cohort):
-            self.classes_ = np.array([0, 1])
+            self.classes_, self.patient_ = np.array([CONTROL, PATIENT]), PATIENT
             return X
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: the diagnosis of every subject.")
@@ -317,8 +325,8 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
                 "Only binary classification is supported. The type of the target is multiclass: expected two values of "
                 f"diagnosis (control, patient). Received: {len(self.classes_)} classes. Recode or drop the others."
             )
-        patient = y == self.classes_[-1] if len(self.classes_) == 2 else np.full(len(y), True)
-        return Cohort(X, patient.astype(np.int64))
+        self.patient_ = patient_value(self.classes_.tolist(), patient)
+        return Cohort(X, np.where(np.asarray(y) == self.patient_, PATIENT, CONTROL))
 
     def _inputs(self, X: Any) -> Inputs:
         if isinstance(X, Cohort):

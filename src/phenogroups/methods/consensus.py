@@ -4,6 +4,7 @@ Every run numbers its subgroups in its own order. The runs are aligned by the tr
 subject is then assigned by the mean of all runs.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -100,6 +101,15 @@ class Consensus(Method, name="consensus"):
     def passes(self) -> int:
         """Number of epochs of all runs, for progress bars; a run without epochs counts as one."""
         return self.runs * self._passes_of_a_run
+
+    def epoch_in_words(self, done: float) -> str:
+        """Which run, and which epoch of it, is meant by a number of passes."""
+        run = min(max(math.ceil(done / self._passes_of_a_run), 1), self.runs)
+        words, first = f"run {run} of {self.runs}", self.run(0)
+        if not hasattr(first, "passes"):
+            return words
+        within = done - (run - 1) * self._passes_of_a_run
+        return f"{words}, {first.epoch_in_words(within)}"  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def _passes_of_a_run(self) -> int:

@@ -74,7 +74,7 @@ class DeepMethod(Method):
     recalibrate_batch_norm
         Whether the statistics of batch normalisation are recalibrated on inputs without augmentation at the end.
     device
-        Accelerator of Fabric: ``auto``, ``cpu``, ``gpu`` or ``mps``.
+        Accelerator of Fabric: ``auto``, ``cpu``, ``gpu``, ``cuda`` or ``mps``.
     precision
         Precision of Fabric.
 
@@ -184,6 +184,16 @@ class DeepMethod(Method):
     def passes(self) -> int:
         """Number of epochs over all warmed-up networks, for progress bars."""
         return self.epochs + (self.restarts - 1) * min(self.warmup, self.epochs)
+
+    def epoch_in_words(self, done: float) -> str:
+        """Which epoch is meant by a number of passes, counted as the setting `epochs` and history.csv count."""
+        warmup = min(self.warmup, self.epochs)
+        start = min(int(done / warmup), self.restarts - 1) if warmup else self.restarts - 1
+        if start and done == start * warmup:  # just ended, and not yet the next start's
+            start -= 1
+        epoch = max(math.ceil(done - start * warmup), 1)
+        is_one_of_several = self.restarts > 1 and epoch <= warmup
+        return (f"start {start + 1} of {self.restarts}, " if is_one_of_several else "") + f"epoch {epoch}/{self.epochs}"
 
     @property
     def by_lite0(self) -> bool:

@@ -36,6 +36,17 @@ def score_table(rows: dict[str, Scores]) -> Table:
     return table
 
 
+def known_table(known: pd.DataFrame) -> Table:
+    """Patients by subgroup found (rows) and by what is known of them (columns), for the terminal."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("subgroup", no_wrap=True)
+    for name in known.columns:
+        table.add_column(Text(str(name)), justify="right")
+    for letter, counts in known.iterrows():
+        table.add_row(str(letter), *map(str, counts))
+    return table
+
+
 def defined(rows: dict[str, Scores]) -> list[str]:
     """The scores that at least one row has."""
     return [name for name in SCORE_NAMES if any(getattr(scores, name) is not None for scores in rows.values())]

@@ -51,7 +51,7 @@ def launch(devices: int | None = None, nodes: int | None = None, device: str = "
     nodes
         Number of machines, by default 1.
     device
-        Accelerator of Fabric: ``auto``, ``cpu``, ``gpu`` or ``mps``.
+        Accelerator of Fabric: ``auto``, ``cpu``, ``gpu``, ``cuda`` or ``mps``.
 
     Returns
     -------
@@ -66,6 +66,7 @@ def launch(devices: int | None = None, nodes: int | None = None, device: str = "
     (0, 1)
     """
     global _launched
+    require_device(device)
     if (devices is not None and devices < 1) or (nodes is not None and nodes < 1):
         raise ValueError(f"Expected at least one process on one machine. Received: {devices} on {nodes}.")
     if TorchElasticEnvironment.detect():
@@ -86,8 +87,21 @@ def launch(devices: int | None = None, nodes: int | None = None, device: str = "
     return _launched.comm
 
 
+def require_device(device: str) -> None:
+    """Raise where this machine has no such accelerator; Fabric's own errors are of many kinds and lengths."""
+    present = ["auto", "cpu"]
+    present += ["gpu", "cuda"] if torch.cuda.is_available() else []
+    present += ["gpu", "mps"] if torch.backends.mps.is_available() else []
+    if device not in present:
+        raise ValueError(
+            f"Expected a device that this machine has: {', '.join(present)}. Received: {device!r}. Leave the device "
+            "out, and the best one is used."
+        )
+
+
 def build_fabric(device: str, precision: Any, *, find_unused_parameters: bool = False) -> Fabric:
     """Device, precision and DDP of this process; waits until all processes have read their cohorts."""
+    require_device(device)
     if _launched.comm.world_size == 1:
         fabric = Fabric(accelerator=device, devices=1, precision=precision)
     else:
@@ -107,6 +121,7 @@ def _strategy(**more: Any) -> DDPStrategy:
 
 def on_device(module: nn.Module, device: str) -> nn.Module:
     """The module in the memory of Fabric's accelerator of this name."""
+    require_device(device)
     return Fabric(accelerator=device, devices=1).to_device(module)
 
 

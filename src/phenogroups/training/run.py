@@ -27,7 +27,7 @@ MODEL, RECIPE, CHOICE = "model.safetensors", "recipe.json", "choice.json"
 PAGE, MATERIAL = "report.html", "report.safetensors"  # and what the page is made of
 FILES = {  # all that a run writes
     MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", "confounds.csv", "profiles.csv", "profiles.tex",
-    "criteria.csv", CHOICE, PAGE, MATERIAL,
+    "criteria.csv", CHOICE, PAGE, MATERIAL, "log.txt",
 }  # fmt: skip
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how they begin in spreadsheets
 MOST_MODEL = 2**34  # bytes: several copies of the largest encoders
@@ -38,8 +38,11 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in VERSIONED}}
 
 
-def check_writable(folder: str | Path) -> None:
-    """Say before training, not after it, that the run folder cannot be written; leaves no trace."""
+def check_writable(folder: str | Path, *, overwrite: bool = True) -> None:
+    """Say before training, not after it, that the run folder cannot be written; leaves no trace.
+
+    A finished run is replaced only with `overwrite`.
+    """
     folder = Path(folder).resolve()
     inside = (
         {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name} if folder.exists() else set()
@@ -49,6 +52,11 @@ def check_writable(folder: str | Path) -> None:
         raise RunError(
             f"Expected a new folder or an earlier run to replace. Received: {folder}, which holds other things "
             f"({', '.join(strange[:5])}). Choose another folder (--out)."
+        )
+    if inside and not overwrite:
+        raise RunError(
+            f"Expected a new run folder. Received: {folder}, which holds a finished run. "
+            "Give another folder (--out), or replace that run (--overwrite)."
         )
     home = next(parent for parent in folder.parents if parent.exists())
     if not home.is_dir() or not os.access(home, os.W_OK | os.X_OK):

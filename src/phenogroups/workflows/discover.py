@@ -59,6 +59,9 @@ class Discovery:
         Association of the subgroups with each covariate; None without covariates.
     profiles
         What is usual in each subgroup; None without covariates.
+    known
+        Number of held-out patients by subgroup found (rows) and by known subgroup or word of the diagnosis (columns);
+        None where nothing is known.
     sentences
         The findings in plain words.
     folder
@@ -71,6 +74,7 @@ class Discovery:
     subgroups: pd.DataFrame
     confounds: pd.DataFrame | None
     profiles: pd.DataFrame | None
+    known: pd.DataFrame | None
     sentences: list[str]
     folder: Path
 
@@ -140,7 +144,7 @@ def discover(
         own = method.fit_predict_cohort(train, progress=progress, checkpoint=checkpoint)
         seen, new = predict_together(method, train, own), predict_together(method, test)
         if seen is None or new is None:
-            return Discovery(method, {}, {}, pd.DataFrame(), None, None, [], folder)
+            return Discovery(method, {}, {}, pd.DataFrame(), None, None, None, [], folder)
         found = {name_of(method): new}
         found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
         return write_run(folder, method, (train, seen), (test, found), recipe, choice=choice)
@@ -196,7 +200,11 @@ def write_run(
         material.write(partial)
         write_page(partial)  # from the folder, as `phenogroups report` does
     sentences = [*alarmed, *answer, *(sentence for of_question in findings.values() for sentence in of_question)]
-    return Discovery(method, scores, diagnosed, subgroups, confounds, profiled, sentences, folder)
+    known = None
+    if material.confusion is not None:
+        letters = [subgroup_letter(k) for k in range(method.n_subgroups)]
+        known = pd.DataFrame(material.confusion, letters, material.truth_names)
+    return Discovery(method, scores, diagnosed, subgroups, confounds, profiled, known, sentences, folder)
 
 
 def _recipe(cohort: Cohort, method: Method, held_out: float, table: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from phenogroups.data.cache import Progress
 from phenogroups.data.cohort import Cohort, CohortError, refuse_repeated, subgroup_letter
 from phenogroups.data.columns import require_columns, subject_names, typed_covariates
 from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
-from phenogroups.data.inputs import image_paths, read_inputs
+from phenogroups.data.inputs import image_paths, name_broken, read_inputs
 from phenogroups.data.opening import open_table
+from phenogroups.data.reading import ImagePath
 from phenogroups.data.streaming import Block, blocks_of, cached_rows, decoded_blocks
 from phenogroups.data.tables import Table, spec_from_json
 from phenogroups.data.writing import whole_file
@@ -21,7 +22,7 @@ from phenogroups.methods import Method, Prediction, load
 from phenogroups.training.run import RunError, csv_text, read_recipe
 
 PROBLEM = "problem"  # the last column: why a subject has no subgroup
-NAMED = 20  # subjects without one that are named; the column has all
+NAMED = 20  # most subjects without one that are named; the column has all
 
 
 @dataclass
@@ -32,8 +33,12 @@ class Assigned:
     subjects: int = 0
     sizes: Counter[str] = field(default_factory=Counter)  # by letter
     undecided: int = 0
-    broken: int = 0  # subjects without a subgroup
-    named: list[str] = field(default_factory=list)  # the first of them, by row, name and reason
+    problems: dict[int, str] = field(default_factory=dict)  # of subjects without a subgroup, by row
+
+    @property
+    def broken(self) -> int:
+        """Number of subjects without a subgroup."""
+        return len(self.problems)
 
     def __str__(self) -> str:
         sizes = ", ".join(
@@ -51,13 +56,15 @@ def predict_table(
     progress: Progress | None = None,
     *,
     folder: str | Path | None = None,
+    subject: str | None = None,
     features_file: str | Path | None = None,
     cache: str | Path | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Assigned:
     """Subgroups of new subjects, read as the table of the run was, and written atomically to `out`.
 
-    `table` may be a folder of images; `folder` is where image paths begin, by default the table's own; `features_file`
+    `table` may be a folder of images; `folder` is where image paths begin, by default the table's own; `subject` is
+    the column that names the rows, by default as in training; `features_file`
     holds the new subjects' features if those of the run came from a file; `cache` is a folder to decode images into.
     A file that cannot be read affects its row only: it has a `problem` instead of a subgroup, and `note` is called.
     """
@@ -74,29 +81,34 @@ def predict_table(
     if (features_file is None) != (spec.features_file is None):
         came = "columns of the table" if spec.features_file is None else "a file of features (--features-file)"
         raise RunError(f"Expected inputs from {came}, as in training. Received: the other. Give what the run had.")
-    spec = replace(spec, features_file=None if features_file is None else str(features_file))
+    spec = replace(
+        spec, features_file=None if features_file is None else str(features_file), subject=subject or spec.subject
+    )
     opened = open_table(table, spec, folder=folder)
     rows = opened.rows
-    subject = subject_names(rows, spec)
-    refuse_repeated(subject)
+    names = subject_names(rows, spec)
+    refuse_repeated(names)
     require_columns(rows, method.covariates)
-    covariates = typed_covariates(rows[list(method.covariates)], subject)
+    covariates = typed_covariates(rows[list(method.covariates)], names)
     blank = np.zeros((len(rows), 1), np.float32)
-    method.check_covariates(Cohort(blank, blank[:, 0], subject, covariates=covariates))  # before anything is decoded
+    method.check_covariates(Cohort(blank, blank[:, 0], names, covariates=covariates))  # before anything is decoded
     columns = ["subject", *prediction_columns(Prediction.of_tensors(method.blank()), method), PROBLEM]
     assigned = Assigned(Path(out), len(rows))
     kept = None if cache is None else embeddings_folder(Path(cache))  # new subjects are many, and asked for once
     try:
         with whole_file(Path(out)) as file, keeping_embeddings(kept, note or (lambda _: None)):
             for block in _blocks(opened, method.input_shape_, cache, progress):
-                said = _predict(method, block, subject, covariates).reindex(columns=columns)
-                _count(assigned, said, opened, note)
+                said = _predict(method, block, names, covariates).reindex(columns=columns)
+                _count(assigned, said)
                 file.write(csv_text(said, header=block.rows.start == 0).encode())
                 if progress is not None:
                     progress(block.rows.stop, len(rows))
+            named = _name_broken(assigned, names, opened)
             if assigned.broken == len(rows):
-                listed = "\n".join(f"  {line}" for line in assigned.named)
+                listed = "\n".join(f"  {line}" for line in named)
                 raise CohortError(f"Expected subjects who can be assigned. Received: {len(rows)} who cannot:\n{listed}")
+            for line in named:
+                (note or (lambda _: None))(line)
     except OSError as error:
         raise RunError(f"Expected to read inputs and to write {out}. Received: {error}.") from error
     return assigned
@@ -132,16 +144,18 @@ def _predict(method: Method, block: Block, subject: np.ndarray, covariates: pd.D
     return said.assign(**{PROBLEM: [problems.get(row, "") for row in block.rows]})
 
 
-def _count(assigned: Assigned, said: pd.DataFrame, table: Table, note: Callable[[str], None] | None) -> None:
+def _count(assigned: Assigned, said: pd.DataFrame) -> None:
     assigned.sizes.update(said["subgroup"].dropna())
     assigned.undecided += int((said["undecided"] == True).sum())  # noqa: E712, it may be missing
-    for row, one in said[said[PROBLEM] != ""].iterrows():
-        assigned.broken += 1
-        if len(assigned.named) < NAMED:
-            input_ = "its row" if table.spec.image is None else table.rows[table.spec.image].iloc[row]
-            assigned.named.append(f"row {row + 1} ({one['subject']}): {input_} {one[PROBLEM]}")
-            if note is not None:
-                note(assigned.named[-1])
+    assigned.problems |= said.loc[said[PROBLEM] != "", PROBLEM].to_dict()
+
+
+def _name_broken(assigned: Assigned, subject: np.ndarray, table: Table) -> list[str]:
+    if table.spec.image is None or table.spec.features_file is not None:
+        rows = [ImagePath("its row", None)] * len(subject)
+    else:
+        rows = image_paths(table)
+    return name_broken(assigned.problems, subject, rows, NAMED)
 
 
 def prediction_columns(prediction: Prediction, method: Method) -> dict[str, np.ndarray]:
