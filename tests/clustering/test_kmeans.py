@@ -8,6 +8,7 @@ from sklearn.cluster import KMeans
 from phenogroups.clustering.communicator import LOCAL
 from phenogroups.clustering.kmeans import (
     _best_of_starts,
+    distance_ratio,
     inverse_square_proportions,
     kmeans,
     nearest,
@@ -86,3 +87,14 @@ def test_on_the_sphere_centroids_are_the_directions_of_those_at_the_least_angle(
     for k in range(3):
         mean = z[labels == k].mean(0)
         torch.testing.assert_close(found[k], mean / mean.norm())
+
+
+def test_distance_ratio_by_hand():
+    z = torch.tensor([[0.0, 0.0], [2.0, 0.0], [4.0, 0.0], [6.0, 0.0], [1.0, 4.0]])
+    subgroup = torch.tensor([-1, -1, 0, 0, 1])
+    assert distance_ratio(z, subgroup, 2) == pytest.approx(1.0)  # (1, 0) to (5, 0) and to (1, 4)
+    z[4] = torch.tensor([1.0, 8.0])
+    assert distance_ratio(z, subgroup, 2) == pytest.approx(2.0)
+    assert distance_ratio(z, subgroup, 3) == pytest.approx(2.0)  # an empty subgroup does not count
+    assert distance_ratio(z, torch.tensor([1, 1, 0, 0, 1]), 2) is None  # no controls
+    assert distance_ratio(z, torch.tensor([-1, -1, 0, 0, 0]), 2) is None  # one subgroup

@@ -10,7 +10,6 @@ from matplotlib import rcParams
 from matplotlib.figure import Figure
 from PIL import Image
 
-from phenogroups.evaluation.diagnostics import distance_ratio
 from phenogroups.evaluation.projection import principal_axes
 from phenogroups.report import figures as draw
 from phenogroups.report.pictures import montage
@@ -108,15 +107,6 @@ def test_film(with_controls):
     paint(figure)
     words = "The distance ratio goes from 3.00 to 1.00." if with_controls else ""
     assert figure.get_label() == f"The embedding after 4 of 9 epochs. {words}".strip()
-
-
-def test_distance_ratio_by_hand():
-    z = np.array([[0.0, 0.0], [2.0, 0.0], [4.0, 0.0], [6.0, 0.0], [1.0, 4.0]])
-    assert distance_ratio(z, np.array([-1, -1, 0, 0, 1]), 2) == pytest.approx(1.0)  # (1, 0) to (5, 0) and to (1, 4)
-    z[4] = [1, 8]
-    assert distance_ratio(z, np.array([-1, -1, 0, 0, 1]), 2) == pytest.approx(2.0)
-    assert distance_ratio(z, np.array([1, 1, 0, 0, 1]), 2) is None  # no controls
-    assert distance_ratio(z, np.array([-1, -1, 0, 0, 0]), 2) is None  # one subgroup
 
 
 def test_a_volume_is_three_slices():

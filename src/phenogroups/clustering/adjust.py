@@ -1,4 +1,7 @@
-"""Inputs without what age, sex or site do to them, as seen in controls: among patients, the illness does it too."""
+"""Removes the effects of covariates (age, sex, site) from inputs.
+
+The effects are estimated on controls: among patients they are mixed with those of the illness.
+"""
 
 import re
 from collections.abc import Sequence
@@ -44,7 +47,7 @@ class Adjustment:
         """The cohort's inputs, float32, as if all subjects had the covariates of the mean control."""
         away = self.regressors_of(cohort) - self.center.numpy()
         adjusted = np.asarray(cohort.inputs).reshape(len(cohort), -1).astype(np.float64)
-        # one after the other: a matrix product would round by the number of its rows
+        # one by one: the rounding of a matrix product depends on the number of its rows
         for amount, slope in zip(away.T, self.slopes.numpy(), strict=True):
             adjusted -= amount[:, None] * slope
         return adjusted.astype(np.float32).reshape(cohort.inputs.shape)
@@ -78,7 +81,7 @@ def fit_adjustment(cohort: Cohort, names: Sequence[str]) -> Adjustment:
 
 
 def regressors(cohort: Cohort, columns: Sequence[Any]) -> np.ndarray:
-    """(subjects, regressors): an amount is one; of codes, each but the first is one, 1 for those who have it."""
+    """(subjects, regressors): one regressor per number, and one indicator per code except the reference code."""
     found = []
     for name, codes in columns:
         values = _values(cohort, name)
@@ -128,7 +131,7 @@ def _code(value: Any) -> str:
 
 
 def _refuse(cohort: Cohort, where: np.ndarray, expected: str, values: pd.Series) -> None:
-    """No value is made up in place of a missing one: a subgroup could be made of guesses."""
+    """Raise if any row is marked; missing values are never imputed, as a subgroup could consist of guesses."""
     if where.any():
         raise CohortError(
             f"Expected {expected}. Received: {_some(sorted({str(value) for value in values[where]}))} in "

@@ -1,4 +1,4 @@
-"""What several labelings of the same subjects agree on: who shares a subgroup, whatever its number in each run.
+"""The consensus of several labelings of the same subjects: which subjects share a subgroup, whatever its number.
 
 Subjects with the same labels in every run are interchangeable, so only the distinct rows of labels are compared, each
 counting as often as it occurs: exact, and small however many subjects there are.

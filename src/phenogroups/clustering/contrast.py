@@ -1,4 +1,4 @@
-"""The mixture that splits patients but not controls: among many local optima, the one most specific to the disease.
+"""The mixture that splits patients but not controls: of many local optima, the one most specific to the disease.
 
 Patients usually can be split in several ways, and the most visible one (boldness, age, scanner) splits the controls
 too. Each candidate is judged on its own discriminating axes by how much better K subgroups describe the patients than
@@ -15,8 +15,8 @@ from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.gap import least_gap
 from phenogroups.clustering.mixture import SMALLEST, TiedMixture, kmeans_start, tied_mixture, tied_mixtures
 
-SEARCHED = 1500  # patients and controls among whom candidates are compared; the winner is fitted on all
-LIMIT = 2.5  # deviations beyond which a subject counts no more: a few far away must not look like a subgroup
+SEARCHED = 1500  # largest number of patients, and of controls, for comparing candidates; the best is fitted on all
+LIMIT = 2.5  # standard deviations to which coordinates are clipped: a few outliers must not look like a subgroup
 
 
 def contrastive_mixture(
@@ -44,7 +44,7 @@ def local_optima(z: Tensor, n_subgroups: int, *, n_starts: int = 25, seed: int =
     z = z.double()
     starts = []
     for _ in range(n_starts):
-        # K-means on a few axes at a time: on all of them it would find the loudest split again and again
+        # K-means on a few axes at a time: on all of them it would find the split of the largest variance every time
         axes = rng.choice(z.shape[1], size=min(int(rng.integers(1, 4)), z.shape[1]), replace=False)
         starts.append(kmeans_start(z[:, torch.as_tensor(axes)], n_subgroups, seed=int(rng.integers(2**31))))
     optima = {
@@ -93,5 +93,5 @@ def gains(z: Tensor, starts: Tensor) -> list[float]:
 
 
 def thinned(z: Tensor, comm: Communicator = LOCAL) -> Tensor:
-    """Evenly spaced rows of everybody's, as many as candidates are compared among."""
+    """An evenly spaced sample of the rows of all processes, `SEARCHED` at most."""
     return comm.sample(z, SEARCHED)

@@ -9,7 +9,7 @@ single space, clusterer or criterion is right everywhere (docs/deep_ucsl.md), he
   features.
 - Standardised features without the axis from controls to patients.
 
-Two voices elect. If some split shows a gap among the patients that the controls do not show, the widest gap wins. If
+Two criteria decide. If some split shows a gap among the patients that the controls do not show, the widest gap wins. If
 no split shows one, subgroups overlap or the patients form a continuum. Then two ways of clustering compete: cuts into
 equal parts, and spectral clustering of the graph of nearest neighbours, which finds parts of any size and shape. Each
 is run in every space, and the one whose splits depend less on the space wins.
@@ -65,7 +65,7 @@ class Judgement:
 
     @property
     def has_gap(self) -> bool:
-        """Whether the patients fall apart, or are a continuum that was cut."""
+        """Whether there is a gap between the subgroups, or a continuum was cut."""
         return self.gap >= GAP and self.of_smaller >= GAP_OF_SMALLER
 
 
@@ -168,7 +168,7 @@ def _spaces(patients: Tensor, controls: Tensor) -> Iterator[_Space]:
 def healthy_units(controls: Tensor, target: Tensor) -> Tensor:
     """(axes, axes): whitening by the covariance of the controls, shrunk towards that of others."""
     within = torch.cov(target.T)
-    if len(controls) > 1:  # one alone does not vary
+    if len(controls) > 1:  # one control has no covariance
         within = (1 - SHRINKAGE) * torch.cov(controls.T) + SHRINKAGE * within
     values, vectors = torch.linalg.eigh(torch.atleast_2d(within))
     return vectors / values.clamp_min(1e-9 * values.max().clamp_min(1e-30)).sqrt()
@@ -232,13 +232,13 @@ class _Judge:
         gaps = dict.fromkeys(combinations(range(self.k), 2), 0.0)
         for fold in range(FOLDS):
             seen, unseen = self.fold != fold, self.fold == fold
-            told = labels[unseen]
+            held_out = labels[unseen]
             if torch.bincount(labels[seen], minlength=self.k).min() < 2:
                 return Judgement(0.0, 0.0, 0.0)
             toward = self._discriminant(self.patients[seen], labels[seen])
             score, healthy = (x @ toward for x in (self.patients[unseen], self.controls))
             for a, b in gaps:
-                among = score[(told == a) | (told == b)]
+                among = score[(held_out == a) | (held_out == b)]
                 gaps[a, b] += (self._gap(among[:, a] - among[:, b]) - self._gap(healthy[:, a] - healthy[:, b])) / FOLDS
         smaller = {(a, b): float(min(size[a], size[b]) / (size[a] + size[b])) for a, b in gaps}
         return Judgement(

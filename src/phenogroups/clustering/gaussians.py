@@ -32,13 +32,13 @@ def gaussian_mixture(z: Tensor, q: Tensor) -> Gaussians:
     """EM of a mixture with full covariances, from responsibilities `q` (n, K)."""
     found = _climb(z, q)
     sizes = torch.bincount(found.posterior(z).argmax(1), minlength=q.shape[1])
-    if (sizes == 0).any():  # a cloud that the others swallowed starts again elsewhere
+    if (sizes == 0).any():  # an empty subgroup: start again from K-means
         found = _climb(z, kmeans_start(z, q.shape[1]))
     return found
 
 
 def equal_clouds(z: Tensor, q: Tensor) -> Gaussians:
-    """K-means from the centroids of `q` (n, K), as equally large round clouds: who is between two belongs to both."""
+    """K-means from the centroids of `q` (n, K), as spherical Gaussians of equal size, which give soft posteriors."""
     centroids = kmeans(z, q.shape[1], start=_means(z, q))
     nearest = squared_distances(z, centroids).min(1).values.mean()
     deviation = (nearest / z.shape[1]).clamp_min(LEAST_VARIANCE).sqrt()

@@ -207,6 +207,19 @@ def group_means(z: Tensor, labels: Tensor, groups: int, comm: Communicator = LOC
     return members.everywhere(comm)[:2]
 
 
+def distance_ratio(z: Tensor, subgroup: Tensor, n_subgroups: int, comm: Communicator = LOCAL) -> float | None:
+    """Distance from the mean of the controls to the farthest subgroup, over that to the nearest (paper, Fig. UMAP).
+
+    `subgroup` is -1 for controls; empty subgroups do not count. None where there are no controls or fewer than two
+    subgroups, or where the mean of one is that of the controls.
+    """
+    means, sizes = group_means(z, torch.where(subgroup < 0, n_subgroups, subgroup), n_subgroups + 1, comm)
+    away = (means[:-1] - means[-1]).norm(dim=1)[sizes[:-1] > 0]
+    if sizes[-1] == 0 or len(away) < 2 or away.min() == 0:
+        return None
+    return (away.max() / away.min()).item()
+
+
 def first_greatest_(values: Tensor) -> Tensor:
     """(n,): argmax over the first axis of (subgroups, n), whose values it overwrites; three times as fast as `max`."""
     last_first = torch.arange(len(values), 0, -1, dtype=values.dtype, device=values.device)[:, None]

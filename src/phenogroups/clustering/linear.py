@@ -1,4 +1,4 @@
-"""Patients told from controls by a hyperplane in an embedding that is already there."""
+"""Logistic regression of the diagnosis on a finished embedding."""
 
 from dataclasses import dataclass
 

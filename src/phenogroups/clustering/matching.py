@@ -1,4 +1,4 @@
-"""Who is who: subgroups carry arbitrary numbers, and matching gives them back the names they had (Appendix B)."""
+"""Matching of subgroups, whose numbers are arbitrary, between two clusterings (paper, Appendix B)."""
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ def match_centroids(previous: Tensor, current: Tensor) -> Tensor:
 def match_members(before: Tensor, z: Tensor, centroids: Tensor, comm: Communicator = LOCAL) -> Tensor:
     """The permutation `order` (K,) such that `centroids[order[k]]` lies where the earlier members of k are now.
 
-    `before` (n,) is who belonged where; an encoder in training moves everybody, so old centroids are no measure.
+    `before` (n,) are the earlier labels. Training moves all embeddings, so earlier centroids cannot be compared.
     """
     return match_centroids(group_means(z, before, len(centroids), comm)[0], centroids)
 

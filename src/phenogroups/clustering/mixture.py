@@ -71,8 +71,8 @@ def tied_mixtures(
 ) -> list[TiedMixture]:
     """EM from every one of several starts (starts, n, K), all at once; `z` (n, D) is shared or one for each start.
 
-    Done in double precision: sums over a cohort; the result is cast back by who uses it. Subjects of different blocks
-    meet in sums only, so that memory does not grow with their number.
+    Computed in double precision, as sums over a cohort need it, and in blocks of subjects, so that memory does not
+    grow with their number.
     """
     _, count = comm.offset_and_total(z.shape[-2])
     (center,) = summed(((z[..., rows, :].double().sum(-2, keepdim=True),) for rows in spans(z.shape[-2])), comm)
@@ -137,7 +137,7 @@ def _maximise(total: Tensor, mass: Tensor, weighted: Tensor, count: int) -> _Max
     log_sizes = (sizes / sizes.sum(1, keepdim=True)).log()
     whitened = shift @ whitening
     offset = log_sizes - whitened.square().sum(2) / 2
-    # the mean of |z @ whitening|^2 is known without looking: it is a sum of variances
+    # the mean of |z @ whitening|^2 needs no pass over the subjects: it is a sum of variances
     spread = (whitening * (total @ whitening)).sum((1, 2))
     log_volume = (spread + total.shape[2] * math.log(2 * math.pi)) / 2 + root.diagonal(dim1=1, dim2=2).log().sum(1)
     return _Maximum(shift, log_sizes, whitening, whitening @ whitened.mT, offset[:, None], log_volume)

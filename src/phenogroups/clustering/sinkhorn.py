@@ -10,7 +10,7 @@ from torch import Tensor
 from phenogroups.clustering.blocks import summed
 from phenogroups.clustering.communicator import LOCAL, Communicator
 
-# of Newton's steps, relative to the target: the first, how fast it grows and fades, and when it is forgotten
+# damping of Newton's steps, relative to the target: first value, factors of growth and decay, value that counts as none
 FIRST_DAMPING, DAMPED, EASED, LEAST_DAMPING = 0.01, 4, 8, 1e-6
 
 
@@ -38,10 +38,11 @@ def potentials(
     tolerance: float = 1e-6,
     comm: Communicator = LOCAL,
 ) -> Tensor:
-    """(subgroups,): what added to the logits makes everybody's softmax have the mean `target`.
+    """(subgroups,): the potentials that, added to the logits, make the mean of all softmaxes equal to `target`.
 
-    Sinkhorn's rounds climb a concave function of these few numbers (the semi-dual of optimal transport) slowly.
-    Newton's need a handful, damped where they leap too far: where everybody is sure, there is no curvature to trust.
+    Sinkhorn's iterations maximise a concave function of these K numbers (the semi-dual of optimal transport) slowly.
+    Newton's method needs a few steps. They are damped where they overshoot: if all assignments are nearly one-hot, the
+    curvature vanishes.
     """
     target = target.cpu().double()
     _, count = comm.offset_and_total(sum(block.shape[1] for block in logits))
@@ -58,12 +59,12 @@ def potentials(
             damping = damping / EASED if damping > LEAST_DAMPING else 0.0
         else:
             damping = max(damping * DAMPED, FIRST_DAMPING)
-        # the same added to all changes nothing: a direction without curvature, which ones fill
+        # a constant added to all potentials changes nothing, so this direction has no curvature: the ones add some
         damped = best.curvature + damping * target.diag() + 1 / len(target)
         step = torch.linalg.solve_ex(damped, best.gap).result
         potential = best.potential + step
         reach = (step.max() - step.min()).item()
-        # what is left: |d2 q_k| <= q_k (1 - q_k) reach^2 along the step, and the mean of q_k (1 - q_k) is a curvature
+        # bound on the remaining error: |d2 q_k| <= q_k (1 - q_k) reach^2 along the step, whose mean is a curvature
         bend = math.exp(2 * reach) * reach**2 / 2 * best.curvature.diagonal().max().item() if reach < 1 else torch.inf
         if (best.gap - best.curvature @ step).abs().max().item() + bend < tolerance:
             return potential
@@ -82,7 +83,7 @@ def _shares(logits: Sequence[Tensor], potential: Tensor, count: int, comm: Commu
 
     def of_block(block: Tensor) -> tuple[Tensor, Tensor]:
         q = torch.softmax(block + potential.to(block)[:, None], dim=0)
-        # the shares must be right; the curvature only says where to look next, and is quicker in single precision
+        # the shares must be exact; the curvature only directs the next step and is faster in single precision
         return q.sum(1, dtype=torch.float64), q @ q.mT
 
     shares, products = (total / count for total in summed(map(of_block, logits), comm))

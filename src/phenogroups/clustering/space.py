@@ -1,4 +1,4 @@
-"""The space in which patients are clustered: embeddings scaled by the patients, without what is no kind of illness."""
+"""The space in which patients are clustered: embeddings scaled by the patients, without the axis of severity."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -22,10 +22,10 @@ class DiseaseSpace:
     scale: Tensor  # (dims,)
     severity: Tensor  # (dims,): unit axis from controls to patients that is removed, or zeros
     basis: Tensor  # (dims, components): principal axes of the patients
-    limit: Tensor  # (): deviations beyond which a coordinate is pulled in, or infinity
+    limit: Tensor  # (): standard deviations to which coordinates are clipped, or infinity
 
     def __call__(self, embedding: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Of all, or of those whom the mask keeps."""
+        """The vectors of all subjects, or of those whom the mask keeps."""
         count = len(embedding) if keep is None else int(keep.sum())
         return stacked(map(self._of, kept(embedding, keep)), count)
 
@@ -92,6 +92,6 @@ def scaling(z: Tensor, scaler: Scaler, keep: Tensor | None = None, comm: Communi
         scale = high - low
     else:
         raise ValueError(f"Expected scaler 'standard', 'robust' or 'none'. Received: {scaler!r}.")
-    # a unit that is silent among patients carries no subgroup: leave it at zero instead of dividing by zero
+    # a unit that is constant among patients carries no subgroup: a scale of one leaves it at zero
     floor = torch.finfo(scale.dtype).eps * center.abs().clamp_min(1)
     return center, torch.where(scale > floor, scale, torch.ones_like(scale))

@@ -1,10 +1,10 @@
-"""How many subgroups vectors have: one more at a time, each step beside surrogates that lack just this step.
+"""The number of subgroups: one more at a time, each step compared with surrogates that lack the additional subgroup.
 
 A mixture with one shared covariance grows by splitting a subgroup. A step is worth believing if it describes the
 subjects better than the same step does in surrogates, where the subgroups found so far are kept, the continuous
 variation is kept, and nothing else is; and if a gap lies between any two of the subgroups.
-Thousands of mixtures are fitted for that. So they climb all at once, in single precision and without whitening; one
-that is kept should be fitted again by `clustering.mixture`.
+This takes thousands of mixtures. They are fitted all at once, in single precision and without whitening; fit one that
+is kept again by `clustering.mixture`.
 """
 
 from collections.abc import Callable
@@ -157,7 +157,7 @@ def grow(
 def split_at_random(z: Tensor, q: Tensor, starts: int, rng: np.random.Generator) -> Tensor:
     """(batch, starts * K, n, K + 1): every subgroup cut somewhere along random directions of one to three axes.
 
-    On all axes at a time, the loudest split would be found again and again.
+    On all axes at a time, the split of the largest variance would be found every time.
     """
     batch, _, dims = z.shape
     scaled = (z - z.mean(1, keepdim=True)) / z.std(1, keepdim=True).clamp_min(1e-12)
@@ -177,11 +177,11 @@ def split_at_random(z: Tensor, q: Tensor, starts: int, rng: np.random.Generator)
 
 
 def without_more_groups(z: Tensor, q: Tensor, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Surrogates (count, n, D) that have the subgroups of `q` (n, K) and no others, and everybody's subgroup in them.
+    """Surrogates (count, n, D) that have the subgroups of `q` (n, K) and no others, and the labels in them.
 
-    What is left of everybody beside the subgroup's mean is drawn anew along each principal axis by itself, from what
-    was seen on this axis, made single-peaked and symmetrical. So variances and tails stay as they are, an even spread
-    stays even, and what can only be a group is gone. One-sided spread is gone too: a skewed continuum and a small
+    Residuals from the subgroup means are resampled along each principal axis separately, from their own distribution
+    made unimodal and symmetric. So variances and tails are kept, a uniform distribution stays uniform, and further
+    groups disappear. Skewness disappears too: a skewed continuum and a small
     subgroup at its end are the same data, and `Step.gap` is what tells them apart.
     """
     labels = q.argmax(1)
@@ -218,7 +218,7 @@ def gap_between(z: Tensor, q: Tensor) -> Tensor:
 def upper_tail(value: float, surrogates: np.ndarray) -> float:
     """The share of surrogates that would reach `value`, by a gamma law with their mean and deviation.
 
-    Nineteen surrogates alone could not say less than 0.05. Never less than the law could know: one in a thousand.
+    The ranks of nineteen surrogates could not give a p below 0.05. The fitted law is not trusted below 0.001.
     """
     mean, deviation = surrogates.mean(), surrogates.std(ddof=1)
     if mean <= 0 or deviation == 0:

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from scipy.stats import entropy
+
+from phenogroups.clustering.kmeans import distance_ratio
 
 if TYPE_CHECKING:
     from phenogroups.methods.prediction import Prediction
@@ -43,24 +46,10 @@ def diagnostics(diagnosis: np.ndarray, prediction: "Prediction") -> Diagnostics:
     }
     members = [likeliest == subgroup for subgroup in range(k)]
     if all(member.any() for member in members):
-        found["distance_ratio"] = distance_ratio(prediction.embedding, likeliest, k)
+        found["distance_ratio"] = distance_ratio(torch.as_tensor(prediction.embedding), torch.as_tensor(likeliest), k)
         if prediction.experts is not None:
             found["expert_specialisation"] = _specialisation(prediction.experts > 0, members, ~is_patient)
     return Diagnostics(**found)
-
-
-def distance_ratio(embedding: np.ndarray, subgroup: np.ndarray, k: int) -> float | None:
-    """From the mean of the controls (-1) to the farthest subgroup, over that to the nearest; empty ones do not count.
-
-    None where there are no controls or fewer than two subgroups, or where one lies on the controls.
-    """
-    z = np.asarray(embedding, np.float64)
-    parts = [z[subgroup == i] for i in range(-1, k) if (subgroup == i).any()]
-    if len(parts) < 3 or not (subgroup == -1).any():
-        return None
-    controls, *means = (part.mean(axis=0) for part in parts)
-    away = [np.linalg.norm(mean - controls) for mean in means]
-    return float(max(away) / min(away)) if min(away) > 0 else None
 
 
 def _specialisation(says_patient: np.ndarray, members: list[np.ndarray], controls: np.ndarray) -> float:

@@ -5,10 +5,11 @@ import importlib.util
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.decomposition import PCA
 
+from phenogroups.clustering.kmeans import distance_ratio
 from phenogroups.data.cohort import Cohort
-from phenogroups.evaluation.diagnostics import distance_ratio
 from phenogroups.methods.base import Method
 
 FITTED = 10_000  # subjects that principal axes are fitted on, at most
@@ -55,7 +56,7 @@ def film_frames(method: Method, train: Cohort, subgroup: np.ndarray, k: int) -> 
         flat, _ = principal_axes(film.embedding[-1], frame, 2)
         flat = flat - flat.mean(axis=0)
         frames.append(flat / max(np.sqrt(np.square(flat).sum(axis=1).mean()), 1e-12))
-        ratios.append(distance_ratio(frame, label, k))
+        ratios.append(distance_ratio(torch.as_tensor(frame), torch.as_tensor(label), k))
     return {
         "film": np.stack(frames).astype(np.float16), "film_epochs": film.epochs.astype(np.int64),
         "film_ratio": np.array(ratios, dtype=np.float32), "film_subgroup": label.astype(np.int64),

@@ -18,7 +18,7 @@ from phenogroups.clustering.contrast import SEARCHED, contrastive_mixture, speci
 from phenogroups.clustering.first_split import SEARCHED as SPLIT_AMONG
 from phenogroups.clustering.first_split import first_split
 from phenogroups.clustering.kmeans import (
-    group_means,
+    distance_ratio,
     inverse_square_proportions,
     kmeans,
     sinkhorn_kmeans,
@@ -417,16 +417,13 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         entropy = self.comm.mean(torch.special.entr(of_controls).sum(1)).item() / math.log(self.n_subgroups)
         seen["gate_entropy_controls"] = entropy  # 1: the gate is neutral on controls
         if beliefs is not None:
-            groups = torch.where(controls, self.n_subgroups, q.argmax(1))  # controls are one more
-            means, sizes = group_means(embedding, groups, self.n_subgroups + 1, self.comm)
-            away = (means[:-1] - means[-1]).norm(dim=1)
-            seen["distance_ratio"] = (
-                away.max() / away.min().clamp_min(1e-12)
-            ).item()  # paper, Fig. UMAP: 1 is equidistant
+            subgroup = torch.where(controls, -1, q.argmax(1))
+            ratio = distance_ratio(embedding, subgroup, self.n_subgroups, self.comm)
+            seen |= {} if ratio is None else {"distance_ratio": ratio}
             seen["specificity"] = beliefs.specificity.item()
-            seen |= {
-                f"size_{subgroup_letter(k)}": share for k, share in enumerate((sizes[:-1] / sizes[:-1].sum()).tolist())
-            }
+            sizes = self.comm.all_reduce(torch.bincount(subgroup[~controls], minlength=self.n_subgroups))
+            shares = (sizes / sizes.sum()).tolist()
+            seen |= {f"size_{subgroup_letter(k)}": share for k, share in enumerate(shares)}
         return seen
 
 
