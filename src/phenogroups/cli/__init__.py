@@ -3,17 +3,17 @@
 import os
 import sys
 import traceback
+from dataclasses import fields
 from typing import Any
 
 import tyro
 
-from phenogroups.cli.commands import Command, code_of, stopped_by_sigterm
+from phenogroups.cli.commands import Command, Compare, Discover, code_of, stopped_by_sigterm
 from phenogroups.cli.options import parse_settings
 from phenogroups.cli.progress import ERR, LOG, note, say, training_bar
 
 __all__ = ["main", "parse_settings", "say", "training_bar"]
 
-PLAIN = {"seed", "epochs", "device", "fine_tune"}  # settings that are options, too
 EPOCHS_ARE_KEPT = "Finished epochs are kept: the same command with --resume goes on."
 
 
@@ -61,14 +61,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def say_settings(arguments: list[str]) -> None:
-    """Say of options that are settings of a method how settings are given."""
+    """Say of wrong options that are settings of a method how settings are given."""
+    command = {"discover": Discover, "compare": Compare}.get(next(iter(arguments), ""))
+    if command is None:
+        return
+    words = {word[2:].partition("=")[0].replace("-", "_") for word in arguments if word.startswith("--")}
+    strange = words - {option.name for option in fields(command)}
+    if not strange:  # an import now takes seconds
+        return
     from phenogroups.methods import METHODS
 
     known = {name for method in METHODS.values() for name in method().setting_names()}
-    options = {word.partition("=")[0] for word in arguments if word.startswith("--")}
-    for name in sorted(option.strip("-").replace("-", "_") for option in options):
-        if name in known - PLAIN:
-            note(f"phenogroups: {name} is a setting of a method. Give it as --set {name}=VALUE.")
+    for name in sorted(strange & known):
+        note(f"phenogroups: {name} is a setting of a method. Give it as --set {name}=VALUE.")
 
 
 def has_epochs(command: Any) -> bool:

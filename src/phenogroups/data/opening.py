@@ -72,9 +72,11 @@ def open_table(
         columns["image"] = None
     rows, spec = recipe.rows(table.rows, recipe.spec(table.spec, columns, reading or {}))
     notes = table.notes
-    if spec.truth is None and len(spec.patient) > 1:  # read by evaluation only, as the names of class folders are
+    words = {*rows[spec.diagnosis].str.strip()} if spec.diagnosis in rows.columns else set()
+    of_patients = [word for word in spec.patient if word in words]
+    if spec.truth is None and len(of_patients) > 1:  # read by evaluation only, as the names of class folders are
         spec = replace(spec, truth=spec.diagnosis)
-        notes = (*notes, f"Subgroups will be compared with the patients' words ({', '.join(spec.patient)}).")
+        notes = (*notes, f"Subgroups will be compared with the patients' words ({', '.join(of_patients)}).")
     table = replace(table, rows=rows, spec=resolve_features(rows, spec), notes=notes)
     if resized and (spec := resolve_size(table)) != table.spec:
         table = replace(table, spec=spec, notes=(*table.notes, RESIZED))
