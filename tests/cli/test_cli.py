@@ -153,7 +153,7 @@ def test_several_words_of_patients_are_compared_with_the_subgroups(features, tmp
 
 def test_redirected_output_has_a_line_for_each_epoch_with_one_count(features_csv, tmp_path, capsys):
     command = ["discover", str(features_csv), "--truth", "kind", "--out", str(tmp_path / "run")]
-    assert cli.main([*command, "--set", "epochs=3", "warmup=1", "steps=5", "restarts=2"]) == 0
+    assert cli.main([*command, "--set", "epochs=3", "warmup=1", "steps=5", "restarts=2", "clusterer=kmeans"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "phenogroups discover: starting"
     shown = [line for line in lines if "epoch" in line]

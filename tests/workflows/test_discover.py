@@ -245,7 +245,7 @@ def test_images_of_another_shape_are_refused_by_name(made, tmp_path):
     table.to_csv(tmp_path / "new.csv", index=False)
     why = "has shape (3, 20, 16), channels first; those of training have (1, 16, 16)"
     found = predict_table(home / "run", tmp_path / "new.csv", tmp_path / "out.csv")
-    assert found.named == [f"row 2 (new): new.png {why}"]
+    assert found.problems == {1: why}
     assert list(pd.read_csv(tmp_path / "out.csv")["problem"].fillna("")) == ["", why]
     (tmp_path / "out.csv").unlink()
     table[1:].to_csv(tmp_path / "new.csv", index=False)  # nobody is left

@@ -167,7 +167,7 @@ def test_volumes_in_a_folder(tmp_path):
     discover(Cohort(volumes, np.arange(12) % 2), PlainKMeans(), tmp_path / "run", table=asdict(SPEC))
     found = predict_table(tmp_path / "run", tmp_path / "new", tmp_path / "out.csv")
     assert (found.subjects, found.broken) == (3, 1)
-    assert found.named[0].startswith("row 2 (1.nii.gz): 1.nii.gz cannot be read")
+    assert found.problems[1].startswith("cannot be read")
     expected = load(tmp_path / "run").predict_subgroup(volumes[[0, 2]])
     assert list(pd.read_csv(tmp_path / "out.csv")["subgroup"].dropna()) == [("A", "B")[k] for k in expected]
 

@@ -117,10 +117,11 @@ def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None
             nonlocal ended
             losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name not in ("epoch", "run"))
             words = method.epoch_in_words(row["epoch"])  # pyright: ignore[reportAttributeAccessIssue], it has passes
-            bar.update(task, completed=row["epoch"], losses=losses, description=words)
+            epochs = method.passes  # pyright: ignore[reportAttributeAccessIssue], fewer than before `fit` for tables
+            bar.update(task, completed=row["epoch"], total=epochs, losses=losses, description=words)
             if int(row["epoch"]) > ended:
                 ended = int(row["epoch"])
-                line = "  ".join(filter(None, (words, losses, clock.left(row["epoch"], epochs or 1))))
+                line = "  ".join(filter(None, (words, losses, clock.left(row["epoch"], epochs))))
                 detail(line, shown=not ERR.is_terminal)
 
         count = counted_lines(embedding_words)

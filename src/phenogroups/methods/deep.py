@@ -181,19 +181,25 @@ class DeepMethod(Method):
 
     # the same for every deep method
     @property
+    def starts(self) -> int:
+        """Number of networks that are warmed up: for the inputs of `fit`; before it, the most there can be."""
+        is_table = self.eyes_ is not None or len(getattr(self, "input_shape_", ())) == 1
+        return self.networks(is_table=is_table)
+
+    @property
     def passes(self) -> int:
         """Number of epochs over all warmed-up networks, for progress bars."""
-        return self.epochs + (self.restarts - 1) * min(self.warmup, self.epochs)
+        return self.epochs + (self.starts - 1) * min(self.warmup, self.epochs)
 
     def epoch_in_words(self, done: float) -> str:
         """Which epoch is meant by a number of passes, counted as the setting `epochs` and history.csv count."""
         warmup = min(self.warmup, self.epochs)
-        start = min(int(done / warmup), self.restarts - 1) if warmup else self.restarts - 1
+        start = min(int(done / warmup), self.starts - 1) if warmup else self.starts - 1
         if start and done == start * warmup:  # just ended, and not yet the next start's
             start -= 1
         epoch = max(math.ceil(done - start * warmup), 1)
-        is_one_of_several = self.restarts > 1 and epoch <= warmup
-        return (f"start {start + 1} of {self.restarts}, " if is_one_of_several else "") + f"epoch {epoch}/{self.epochs}"
+        is_one_of_several = self.starts > 1 and epoch <= warmup
+        return (f"start {start + 1} of {self.starts}, " if is_one_of_several else "") + f"epoch {epoch}/{self.epochs}"
 
     @property
     def by_lite0(self) -> bool:

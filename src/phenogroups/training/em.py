@@ -53,8 +53,7 @@ def expectation_maximisation(
     labels = torch.as_tensor(diagnosis, device=fabric.device)
     # everything random below is drawn from generators seeded here; the caller's own are left as they were
     with torch.random.fork_rng():
-        count = method.networks(is_table=inputs.ndim == 2)
-        trainers = [Trainer(method, fabric, build, inputs, labels, i, progress) for i in range(count)]
+        trainers = [Trainer(method, fabric, build, inputs, labels, i, progress) for i in range(method.starts)]
         best = resume_training(trainers, checkpoint)
         if best is None:
             for trainer in trainers:
@@ -243,7 +242,7 @@ class Trainer:
         """Epochs of all starts so far, for a progress bar that never goes back."""
         if self.finished:  # the epochs that are left are skipped
             return self.method.passes - 1 + done
-        earlier = self.attempt if self.epoch < self.method.warmup else self.method.restarts - 1
+        earlier = self.attempt if self.epoch < self.method.warmup else self.method.starts - 1
         return earlier * self.method.warmup + self.epoch + done
 
 
