@@ -3,9 +3,7 @@
 Those by a frozen encoder are kept, and found again by the content of the input.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,6 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from phenogroups.data import embeddings
 from phenogroups.data.batches import as_tensor, read_in_blocks
 from phenogroups.data.stored import Inputs
+from phenogroups.data.threads import map_ahead
 from phenogroups.networks.encoders import Encoder
 
 READERS = 2  # threads that read and hash the next rows while the encoder computes
@@ -99,15 +98,4 @@ def _read_ahead(inputs: Inputs, size: int) -> Iterator[tuple[int, np.ndarray, li
         rows = np.asarray(inputs[first : first + size])
         return first, rows, [embeddings.key_of(row) for row in rows]
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="embed") as pool:
-        coming: deque[Future[tuple[int, np.ndarray, list[bytes]]]] = deque()
-        try:
-            for first in range(0, len(inputs), size):
-                coming.append(pool.submit(read, first))
-                if len(coming) > AHEAD:
-                    yield coming.popleft().result()
-            while coming:
-                yield coming.popleft().result()
-        finally:
-            for task in coming:
-                task.cancel()
+    return map_ahead(read, range(0, len(inputs), size), workers=READERS, ahead=AHEAD)
