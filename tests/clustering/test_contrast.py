@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from phenogroups.clustering.contrast import contrastive_mixture, gains, specific_mixtures, specificity
+from phenogroups.clustering.contrast import contrastive_mixture, gains, shared, specific_mixtures, specificity
 from phenogroups.clustering.gap import least_gap
 from phenogroups.clustering.mixture import tied_mixture
 
@@ -73,3 +73,34 @@ def test_a_gap_decides_against_a_louder_continuum():
     patients[:, 2] = 0.3 * patients[:, 2] + 2 * kind
     found = contrastive_mixture(torch.tensor(patients), torch.tensor(controls), 2)
     assert adjusted_rand_score(kind, labels(found, torch.tensor(patients))) > 0.9
+
+
+def a_pen_that_shows_otherwise_in_controls(n=1200, seed=0):
+    """Patients and controls differ by the pen, patients on one axis more; a tenth of the patients has another form."""
+    rng = np.random.default_rng(seed)
+    pen, form = rng.integers(0, 2, 2 * n), (rng.random(n) < 0.1).astype(int)
+    z = rng.normal(size=(2 * n, 5))
+    z[:, 0] += 7 * pen
+    z[:n, 1] += 7 * pen[:n]  # on this axis controls are not split
+    z[:n, 2] += 7 * form
+    return torch.as_tensor(z[:n]), torch.as_tensor(z[n:]), pen[:n], form
+
+
+def posterior(labels):
+    return torch.nn.functional.one_hot(torch.as_tensor(labels), 2).double()
+
+
+def test_what_controls_show_by_themselves_is_shared_also_where_the_axis_does_not_split_them():
+    patients, controls, pen, form = a_pen_that_shows_otherwise_in_controls()
+    by_pen, by_form = (tied_mixture(patients[:, 1:], 2, start=posterior(labels)) for labels in (pen, form))
+    of_pen, of_form = specificity([by_pen, by_form], patients[:, 1:], controls[:, 1:])
+    assert of_pen > of_form  # the axis without the controls' gap is what specificity alone would take
+    of_pen, of_form = shared([posterior(pen), posterior(form)], [(patients, controls)]).tolist()
+    assert of_pen > 0.5
+    assert of_form < 0.1
+
+
+def test_few_controls_cannot_show_that_a_split_is_shared():
+    patients, controls, pen, _ = a_pen_that_shows_otherwise_in_controls()
+    assert shared([posterior(pen)], [(patients, controls[:19])]).tolist() == [0]
+    assert shared([posterior(pen)], [(patients[:, 2:], controls[:40, 2:])]).item() < 0.3  # the pen is not on these axes

@@ -311,6 +311,24 @@ def test_the_vote_takes_what_every_encoder_sees():
     assert encoder in (0, 1)
 
 
+def test_the_vote_leaves_out_what_controls_show_by_themselves():
+    """A pen splits everybody, and on one axis only the patients, in halves; the disease splits off a tenth of them."""
+    rng = np.random.default_rng(0)
+    n = 1000
+    pen, kind = rng.integers(0, 2, 2 * n), rng.random(n) < 0.1
+    embeddings = []
+    for z in rng.normal(size=(2, 2 * n, 6)):
+        z[:, 1] += 7 * pen
+        z[:n, 2] += 7 * pen[:n]
+        z[:n, 3] += 7 * kind
+        z[:n, 0] += 10
+        embeddings.append(torch.tensor(z, dtype=torch.float32))
+    diagnosis = (torch.arange(2 * n) < n).long()
+    encoders = [lambda rows=slice(None), z=z: z[rows] for z in embeddings]
+    _, beliefs = DeepUCSL().elect(encoders, diagnosis, None)
+    assert agreement(beliefs.q[:n], torch.tensor(kind)) > 0.95
+
+
 def planted(n=600, apart=6.0, seed=0):
     """A table in which a third of the patients lies `apart` on the second feature."""
     rng = np.random.default_rng(seed)

@@ -4,6 +4,9 @@ Patients usually can be split in several ways, and the most visible one (boldnes
 too. Each candidate is judged on its own discriminating axes by how much better K subgroups describe the patients than
 one does, minus the same for the controls: what both share cancels. A skewed continuum (boldness again) is described
 better by two Gaussians than by one as well, but has no gap; so a gap between subgroups counts extra.
+
+Two axes can also add up to one on which the controls happen not to split: pen and crossbar together, for example. Hence
+`shared`: the controls are split by themselves, and what their splits tell of the patients is no subgroup of a disease.
 """
 
 import numpy as np
@@ -13,9 +16,11 @@ from torch import Tensor
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.gap import least_gap
+from phenogroups.clustering.matching import adjusted_rand
 from phenogroups.clustering.mixture import SMALLEST, TiedMixture, kmeans_start, tied_mixture, tied_mixtures
 
 SEARCHED = 1500  # largest number of patients, and of controls, for comparing candidates; the best is fitted on all
+CONTROLS_PER_AXIS = 20  # on more axes any split of few controls would have a gap
 LIMIT = 2.5  # standard deviations to which coordinates are clipped: a few outliers must not look like a subgroup
 
 
@@ -70,6 +75,29 @@ def specificity(found: list[TiedMixture], patients: Tensor, controls: Tensor) ->
         gaps = least_gap(scores, F.one_hot(beliefs.argmax(2), beliefs.shape[2]).to(z)).tolist()
         among.append([gain + gap for gain, gap in zip(gains(projected, beliefs), gaps, strict=True)])
     return [patient - control for patient, control in zip(*among, strict=True)]
+
+
+def shared(candidates: list[Tensor], views: list[tuple[Tensor, Tensor]], *, seed: int = 0) -> Tensor:
+    """(candidates,): from 0 to 1, how much of each split of the patients is a split that controls show by themselves.
+
+    The largest product of agreement (adjusted Rand index) and gap among controls, over the local optima of mixtures of
+    the controls in each view (patients, controls). Candidates are posteriors (patients, K). Without the gap, splits
+    that cut the controls anywhere would count, and some of them resemble any subgroup.
+    """
+    k = candidates[0].shape[1]
+    most = torch.zeros(len(candidates))
+    for patients, controls in views:
+        axes = len(controls) // CONTROLS_PER_AXIS  # the first are those along which patients vary most
+        if axes == 0:
+            continue
+        patients, controls = patients[:, :axes].double(), thinned(controls)[:, :axes].double()
+        for split in local_optima(controls, k, seed=seed):
+            member = F.one_hot(split.log_posterior(controls).argmax(1), k).to(controls)
+            wide = least_gap((controls @ split.whitening @ split.means.T)[None], member[None]).item()
+            carried_over = split.log_posterior(patients).argmax(1)
+            alike = [adjusted_rand(q.argmax(1), carried_over, k) for q in candidates]
+            most = torch.maximum(most, wide * torch.tensor(alike, dtype=most.dtype))
+    return most
 
 
 def discriminating_axes(found: TiedMixture) -> Tensor:

@@ -14,7 +14,14 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
-from phenogroups.clustering.contrast import SEARCHED, contrastive_mixture, specific_mixtures, specificity, thinned
+from phenogroups.clustering.contrast import (
+    SEARCHED,
+    contrastive_mixture,
+    shared,
+    specific_mixtures,
+    specificity,
+    thinned,
+)
 from phenogroups.clustering.first_split import SEARCHED as SPLIT_AMONG
 from phenogroups.clustering.first_split import first_split
 from phenogroups.clustering.kmeans import (
@@ -257,7 +264,8 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
             return 0, self.e_step(encoders[0](), diagnosis, None, self.warmup)
         seen = torch.tensor([self._specificities(torch.stack(candidates), *view) for view in views])
         # roots, so that one loud encoder does not outvote the others
-        winner = int(seen.clamp_min(0).sqrt().mean(dim=0).argmax())
+        specific = seen.clamp_min(0).sqrt().mean(dim=0) * (1 - shared(candidates, views, seed=self.seed))
+        winner = int(specific.argmax())
         chosen = int(seen[:, winner].argmax())
         others = [by for by in named if not any(q is candidates[winner] for q in by)]
         self.agreement_ = agreement(candidates[winner], others)
