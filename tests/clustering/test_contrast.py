@@ -98,6 +98,8 @@ def test_what_controls_show_by_themselves_is_shared_also_where_the_axis_does_not
     of_pen, of_form = shared([posterior(pen), posterior(form)], [(patients, controls)]).tolist()
     assert of_pen > 0.5
     assert of_form < 0.1
+    by_accident = [(patients, controls), (patients[:, 2:], controls[:, 2:])]  # the second encoder does not see the pen
+    assert shared([posterior(pen)], by_accident).item() < 0.1
 
 
 def test_few_controls_cannot_show_that_a_split_is_shared():

@@ -80,23 +80,27 @@ def specificity(found: list[TiedMixture], patients: Tensor, controls: Tensor) ->
 def shared(candidates: list[Tensor], views: list[tuple[Tensor, Tensor]], *, seed: int = 0) -> Tensor:
     """(candidates,): from 0 to 1, how much of each split of the patients is a split that controls show by themselves.
 
-    The largest product of agreement (adjusted Rand index) and gap among controls, over the local optima of mixtures of
-    the controls in each view (patients, controls). Candidates are posteriors (patients, K). Without the gap, splits
-    that cut the controls anywhere would count, and some of them resemble any subgroup.
+    In each view (patients, controls), the largest product of agreement (adjusted Rand index) and gap among controls
+    over the local optima of mixtures of the controls. Of several views the least counts: what controls show in one
+    encoder only is an accident of it. Without the gap, splits that cut the controls anywhere would count, and some of
+    them resemble any subgroup. Candidates are posteriors (patients, K).
     """
+    return torch.stack([_shared_in(candidates, *view, seed) for view in views]).amin(0)
+
+
+def _shared_in(candidates: list[Tensor], patients: Tensor, controls: Tensor, seed: int) -> Tensor:
     k = candidates[0].shape[1]
     most = torch.zeros(len(candidates))
-    for patients, controls in views:
-        axes = len(controls) // CONTROLS_PER_AXIS  # the first are those along which patients vary most
-        if axes == 0:
-            continue
-        patients, controls = patients[:, :axes].double(), thinned(controls)[:, :axes].double()
-        for split in local_optima(controls, k, seed=seed):
-            member = F.one_hot(split.log_posterior(controls).argmax(1), k).to(controls)
-            wide = least_gap((controls @ split.whitening @ split.means.T)[None], member[None]).item()
-            carried_over = split.log_posterior(patients).argmax(1)
-            alike = [adjusted_rand(q.argmax(1), carried_over, k) for q in candidates]
-            most = torch.maximum(most, wide * torch.tensor(alike, dtype=most.dtype))
+    axes = len(controls) // CONTROLS_PER_AXIS  # the first are those along which patients vary most
+    if axes == 0:
+        return most
+    patients, controls = patients[:, :axes].double(), thinned(controls)[:, :axes].double()
+    for split in local_optima(controls, k, seed=seed):
+        member = F.one_hot(split.log_posterior(controls).argmax(1), k).to(controls)
+        wide = least_gap((controls @ split.whitening @ split.means.T)[None], member[None]).item()
+        carried_over = split.log_posterior(patients).argmax(1)
+        alike = [adjusted_rand(q.argmax(1), carried_over, k) for q in candidates]
+        most = torch.maximum(most, wide * torch.tensor(alike, dtype=most.dtype))
     return most
 
 
