@@ -13,7 +13,7 @@ from phenogroups.clustering.first_split import (
     SMALL,
     FirstSplit,
     Judgement,
-    Way,
+    agreement,
     elect,
     first_split,
 )
@@ -144,15 +144,15 @@ def judged(gap: float = 0.0, *, smallest: float = 0.4) -> Judgement:
     return Judgement(gap, gap / (2 * smallest), smallest)
 
 
-def by_gap(candidates: list[Judgement], ways: list[Way]) -> int:
-    """The winner where labels must not matter, because some split has a gap."""
-    return elect(candidates, [HALVES] * len(candidates), ways)
+def by_gap(candidates: list[Judgement]) -> int:
+    """The winner where all spaces agree, because all found the same split."""
+    return elect(candidates, [HALVES] * len(candidates), list(range(len(candidates))))
 
 
-def test_the_widest_gap_is_elected():
+def test_the_widest_gap_is_elected_where_all_spaces_agree():
     candidates = [judged(0.15), judged(0.25), judged()]
-    assert by_gap(candidates, ["free", "free", "equal"]) == 1
-    assert by_gap(candidates[::-1], ["equal", "free", "free"]) == 1
+    assert by_gap(candidates) == 1
+    assert by_gap(candidates[::-1]) == 1
 
 
 def test_a_gap_counts_from_some_width_on():
@@ -161,18 +161,33 @@ def test_a_gap_counts_from_some_width_on():
     assert not judged(0.06, smallest=0.4).has_gap  # more of all, but little of the smaller subgroup
 
 
+def test_of_two_gaps_the_one_that_other_spaces_find_again_is_elected():
+    labels = [HALVES, THIRDS, changed(THIRDS, 4, 0), changed(THIRDS, 4, 1)]
+    assert elect([judged(0.2), judged(0.17), judged(0.16), judged(0.16)], labels, [0, 1, 2, 3]) == 1
+    # a far wider gap that is found again in part is enough
+    labels[1] = changed(HALVES, 40, 2)
+    assert elect([judged(0.6), judged(0.1), judged(0.16), judged(0.16)], labels, [0, 1, 2, 3]) == 0
+
+
+def test_once_there_is_a_gap_the_widest_counts_though_its_share_of_the_smaller_part_is_less():
+    unequal, equal = judged(0.10, smallest=0.3), judged(0.13, smallest=0.5)
+    assert unequal.has_gap
+    assert not equal.has_gap
+    assert by_gap([unequal, equal]) == 1
+
+
 def test_a_small_subgroup_must_be_far_better_supported():
     small = SMALL / 2
     larger = judged(0.1, smallest=0.2)
     assert larger.has_gap
-    assert by_gap([larger, judged(0.9 * FAR_BETTER * 0.1, smallest=small)], ["free", "free"]) == 0
-    assert by_gap([larger, judged(1.1 * FAR_BETTER * 0.1, smallest=small)], ["free", "free"]) == 1
-    assert by_gap([larger, judged(0.11, smallest=1.1 * SMALL)], ["free", "free"]) == 1  # not small: wider is enough
+    assert by_gap([larger, judged(0.9 * FAR_BETTER * 0.1, smallest=small)]) == 0
+    assert by_gap([larger, judged(1.1 * FAR_BETTER * 0.1, smallest=small)]) == 1
+    assert by_gap([larger, judged(0.11, smallest=1.1 * SMALL)]) == 1  # not small: wider is enough
     # what is no gap yet weighs against a small subgroup all the same
     no_gap = judged(0.03, smallest=0.4)
     assert not no_gap.has_gap
-    assert by_gap([no_gap, judged(0.08, smallest=small)], ["equal", "free"]) == 0
-    assert by_gap([no_gap, judged(0.1, smallest=small)], ["equal", "free"]) == 1
+    assert by_gap([no_gap, judged(0.08, smallest=small)]) == 0
+    assert by_gap([no_gap, judged(0.1, smallest=small)]) == 1
 
 
 def changed(labels: Tensor, count: int, seed: int) -> Tensor:
@@ -183,29 +198,36 @@ def changed(labels: Tensor, count: int, seed: int) -> Tensor:
     return labels
 
 
-@pytest.mark.parametrize("steadier", ["equal", "neighbours"])
-def test_without_a_gap_the_way_of_clustering_that_hangs_less_on_the_space_is_elected(steadier):
-    unsteady = ({"equal", "neighbours"} - {steadier}).pop()
-    steady = [changed(THIRDS, 4, 0), THIRDS, changed(THIRDS, 4, 1)]
-    ways: list[Way] = [unsteady] * 3 + [steadier] * 3 + ["free"] * 3
-    labels = [*(changed(HALVES, 40, seed) for seed in (2, 3, 4)), *steady, *[HALVES] * 3]
-    # of that way, the split that the others agree with most
-    assert elect([judged()] * 9, labels, ways) == 4
+def test_agreement_is_that_of_the_best_split_of_each_other_space():
+    labels = [HALVES, THIRDS, changed(HALVES, 10, 0), THIRDS, changed(THIRDS, 10, 1)]
+    spaces = np.array([0, 0, 1, 1, 2])
+    index = [[adjusted_rand_score(a, b) for b in labels] for a in labels]
+    assert agreement(labels, spaces) == pytest.approx(
+        [
+            (index[0][2] + index[0][4]) / 2,
+            (index[1][3] + index[1][4]) / 2,
+            (index[2][0] + index[2][4]) / 2,
+            (index[3][1] + index[3][4]) / 2,
+            (index[4][1] + index[4][3]) / 2,
+        ]
+    )
+    assert agreement(labels[:2], spaces[:2]).tolist() == [1, 1]  # one space
 
 
-def test_neighbours_must_be_ahead_of_equal_parts():
-    labels = [HALVES, changed(HALVES, 4, 0), THIRDS, changed(THIRDS, 3, 0)]
-    assert elect([judged()] * 4, labels, ["equal", "equal", "neighbours", "neighbours"]) in (0, 1)
+def test_without_a_gap_the_split_that_other_spaces_find_again_is_elected():
+    unsteady = [changed(HALVES, 40, seed) for seed in (2, 3, 4)]
+    labels = [*unsteady, changed(THIRDS, 4, 0), THIRDS, changed(THIRDS, 4, 1)]
+    assert elect([judged()] * 6, labels, [0, 1, 2, 0, 1, 2]) == 4
 
 
 def test_without_a_gap_small_subgroups_do_not_count():
     small = judged(smallest=SMALL / 2)
-    labels = [THIRDS, THIRDS, THIRDS, changed(HALVES, 30, 0), changed(HALVES, 30, 1)]
-    ways: list[Way] = ["neighbours"] * 3 + ["equal"] * 2
-    assert elect([judged()] * 5, labels, ways) < 3
-    assert elect([judged(), small, small, judged(), judged()], labels, ways) >= 3
-    assert elect([small, small, small, small, judged()], labels, ways) == 4
-    assert elect([small] * 4 + [judged(smallest=0.6 * SMALL)], labels, ways) == 4  # none is usable: the most equal
+    labels = [THIRDS, changed(THIRDS, 2, 0), changed(THIRDS, 2, 1), changed(HALVES, 30, 0), changed(HALVES, 30, 1)]
+    spaces = [0, 1, 2, 0, 1]
+    assert elect([judged()] * 5, labels, spaces) == 0
+    assert elect([small, small, small, judged(), judged()], labels, spaces) >= 3
+    assert elect([small, small, small, small, judged()], labels, spaces) == 4
+    assert elect([small] * 4 + [judged(smallest=0.6 * SMALL)], labels, spaces) == 4  # none is usable: the most equal
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -9,17 +9,19 @@ single space, clusterer or criterion is right everywhere (docs/deep_ucsl.md), he
   features.
 - Standardised features without the axis from controls to patients.
 
-Two criteria decide. If some split shows a gap among the patients that the controls do not show, the widest gap wins. If
-no split shows one, subgroups overlap or the patients form a continuum. Then two ways of clustering compete: cuts into
-equal parts, and spectral clustering of the graph of nearest neighbours, which finds parts of any size and shape. Each
-is run in every space, and the one whose splits depend less on the space wins.
+In each, cuts into equal parts and spectral clustering of the graph of nearest neighbours, which finds parts of any size
+and shape; in some of them also K-means and local optima of mixtures.
+
+Two criteria decide. One is the gap: how much wider a valley lies between the subgroups among patients than among
+controls. The other is agreement: how much of a split is found again in the other spaces. What depends on the space is
+an accident of it. If some split shows a gap, the largest product of both wins; if none does, subgroups overlap or the
+patients form a continuum, and agreement alone decides.
 """
 
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
 
 import numpy as np
 import torch
@@ -31,7 +33,7 @@ from phenogroups.clustering.blocks import blocks, stacked
 from phenogroups.clustering.contrast import local_optima
 from phenogroups.clustering.gap import gap
 from phenogroups.clustering.kmeans import kmeans, sinkhorn_kmeans, squared_distances
-from phenogroups.clustering.matching import adjusted_rand
+from phenogroups.clustering.matching import adjusted_rand_matrix
 from phenogroups.clustering.mixture import TiedMixture, kmeans_start, tied_mixture, tied_mixtures
 
 SEARCHED = 3000  # patients, and as many controls, among whom candidates are compared
@@ -51,10 +53,6 @@ FOLDS = 2
 STARTS, OPTIMA = 4, 12  # of K-means, and of mixtures that begin on a few axes, in each space
 NEIGHBOURS, FEW_NEIGHBOURS, FEW = 40, 20, 300  # of each patient in the graph, and of each where patients are few
 FEWEST = 10  # patients of whom a graph is made
-MARGIN = 0.06  # of agreement between spaces by which neighbours must be ahead of equal parts (docs/deep_ucsl.md)
-
-Way = Literal["free", "equal", "neighbours"]  # how the patients were clustered
-OVERLAPPING: tuple[Way, Way] = ("equal", "neighbours")  # the ways that count where no split has a gap
 
 
 @dataclass(frozen=True)
@@ -85,48 +83,40 @@ def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: i
     """The elected candidate; of large cohorts, `SEARCHED` patients and controls are enough."""
     patients, controls = patients.cpu().double(), controls.cpu().double()
     judge = _Judge(patients, controls, n_subgroups, seed)
-    found: list[tuple[_Space, Tensor, Way]] = [
-        (space, labels, way)
-        for space in _spaces(patients, controls)
-        for labels, way in _clusterings(space(patients).float(), n_subgroups, space, seed)
+    found = [
+        (space, number, labels)
+        for number, space in enumerate(_spaces(patients, controls))
+        for labels in _clusterings(space(patients).float(), n_subgroups, space, seed)
     ]
-    judged = [judge(labels) for _, labels, _ in found]
-    winner = elect(judged, [labels for _, labels, _ in found], [way for *_, way in found])
-    space, labels, _ = found[winner]
+    judged = [judge(labels) for *_, labels in found]
+    winner = elect(judged, [labels for *_, labels in found], [number for _, number, _ in found])
+    space, _, labels = found[winner]
     start = F.one_hot(labels, n_subgroups).double()
     return FirstSplit(judged[winner], space, tied_mixture(space(patients), n_subgroups, start=start, max_iterations=0))
 
 
-def elect(judged: list[Judgement], labels: list[Tensor], ways: list[Way]) -> int:
-    """Position of the winner."""
+def elect(judged: list[Judgement], labels: list[Tensor], spaces: list[int]) -> int:
+    """Position of the winner among splits that were found in these spaces."""
     gaps = np.array([each.gap for each in judged])
     large = np.array([each.smallest >= SMALL for each in judged])
-    candidate = np.array([way != "neighbours" for way in ways])
-    widest = gaps[large & candidate].max(initial=0.0)
-    supported = np.array([each.has_gap for each in judged]) & candidate & (large | (gaps >= FAR_BETTER * widest))
+    if not large.any():
+        return int(np.argmax([each.smallest for each in judged]))
+    agreed = agreement(labels, np.array(spaces))
+    supported = np.array([each.has_gap for each in judged]) & (large | (gaps >= FAR_BETTER * gaps[large].max()))
     if supported.any():
-        return int(np.where(supported, gaps, -np.inf).argmax())
-    equal, neighbours = (_most_agreed(labels, large, np.array([each == way for each in ways])) for way in OVERLAPPING)
-    winner, agreed = neighbours if neighbours[1] > equal[1] + MARGIN else equal
-    return winner if agreed >= 0 else int(np.argmax([each.smallest for each in judged]))
+        return int(np.where(supported | large, gaps * agreed, -np.inf).argmax())
+    return int(np.where(large, agreed, -np.inf).argmax())
 
 
-def _most_agreed(labels: list[Tensor], large: np.ndarray, one_way: np.ndarray) -> tuple[int, float]:
-    """Of the splits by one way of clustering, the one that those in other spaces agree with most.
+def agreement(labels: list[Tensor], spaces: np.ndarray) -> np.ndarray:
+    """(splits,): the mean, over the other spaces, of the best adjusted Rand index with a split found there; at least 0.
 
-    And how much two of them agree in the mean (adjusted Rand index), a split with a small subgroup with none. Negative
-    if there is no usable split.
+    1 where there is one space only.
     """
-    usable = np.flatnonzero(large & one_way)
-    if not len(usable):
-        return 0, -np.inf
-    if len(usable) == 1:
-        return int(usable[0]), 0.0
-    k = 1 + max(int(labels[i].max()) for i in usable)
-    with_others = np.zeros(len(usable))
-    for a, b in combinations(range(len(usable)), 2):
-        with_others[[a, b]] += adjusted_rand(labels[usable[a]], labels[usable[b]], k) / (len(usable) - 1)
-    return int(usable[with_others.argmax()]), max(float(with_others.mean()) * len(usable) / int(one_way.sum()), 0.0)
+    alike = adjusted_rand_matrix(torch.stack(labels), 1 + max(int(split.max()) for split in labels)).numpy()
+    best = np.stack([alike[:, spaces == space].max(axis=1) for space in np.unique(spaces)], axis=1)
+    others = best.shape[1] - 1
+    return np.maximum((best.sum(axis=1) - 1) / others, 0.0) if others else np.ones(len(labels))
 
 
 @dataclass(frozen=True)
@@ -184,19 +174,19 @@ def principal_axes(x: Tensor, scale: Tensor | None, most: int) -> tuple[Tensor, 
     return center, scale[:, None] * vectors.flip(1)[:, : max(min(most, loud), 1)]
 
 
-def _clusterings(z: Tensor, k: int, space: _Space, seed: int) -> Iterator[tuple[Tensor, Way]]:
-    """Labels of the patients, and how they were clustered."""
-    yield squared_distances(z, sinkhorn_kmeans(z, k, n_starts=STARTS, seed=seed)).argmin(1), "equal"
+def _clusterings(z: Tensor, k: int, space: _Space, seed: int) -> Iterator[Tensor]:
+    """Labels of the patients."""
+    yield squared_distances(z, sinkhorn_kmeans(z, k, n_starts=STARTS, seed=seed)).argmin(1)
     if space.searched:
-        yield squared_distances(z, kmeans(z, k, n_starts=STARTS, seed=seed)).argmin(1), "free"
+        yield squared_distances(z, kmeans(z, k, n_starts=STARTS, seed=seed)).argmin(1)
     if len(z) >= FEWEST:
-        yield neighbour_clusters(z, k, seed), "neighbours"
+        yield neighbour_clusters(z, k, seed)
     if not space.searched:
         return
     starts = torch.stack([kmeans_start(z, k, seed=seed * STARTS + i) for i in range(STARTS)])
     likeliest = max(tied_mixtures(z, starts), key=lambda fit: fit.log_likelihood)
     for mixture in [likeliest, *local_optima(z, k, n_starts=OPTIMA, seed=seed)]:
-        yield mixture.log_posterior(z.double()).argmax(1), "free"
+        yield mixture.log_posterior(z.double()).argmax(1)
 
 
 def neighbour_clusters(z: Tensor, k: int, seed: int) -> Tensor:

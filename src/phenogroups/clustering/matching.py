@@ -60,11 +60,27 @@ def adjusted_rand(a: Tensor, b: Tensor, n_subgroups: int, comm: Communicator = L
     """Adjusted Rand index (Hubert & Arabie 1985) of two splits (n,) of subjects who may be spread over processes."""
     one_hot = torch.nn.functional.one_hot
     table = comm.all_reduce(one_hot(a, n_subgroups).double().T @ one_hot(b, n_subgroups).double())
-    both, in_a, in_b, all_pairs = (
-        (counts * (counts - 1) / 2).sum().item() for counts in (table, table.sum(1), table.sum(0), table.sum())
-    )
-    expected, highest = in_a * in_b / max(all_pairs, 1), (in_a + in_b) / 2
-    return 1.0 if highest == expected else (both - expected) / (highest - expected)
+    return _adjusted_rand(table).item()
+
+
+def adjusted_rand_matrix(splits: Tensor, n_subgroups: int) -> Tensor:
+    """(splits, splits): the adjusted Rand index of any two of them (splits, n)."""
+    count = len(splits)
+    members = torch.nn.functional.one_hot(splits.T, n_subgroups).double().flatten(1)  # (n, splits * K)
+    tables = (members.T @ members).view(count, n_subgroups, count, n_subgroups).transpose(1, 2)
+    return _adjusted_rand(tables)
+
+
+def _adjusted_rand(tables: Tensor) -> Tensor:
+    """Of contingency tables (..., K, K)."""
+
+    def pairs(counts: Tensor) -> Tensor:
+        return (counts * (counts - 1) / 2).flatten(tables.ndim - 2).sum(-1)
+
+    both, in_a, in_b = (pairs(counts) for counts in (tables, tables.sum(-1), tables.sum(-2)))
+    expected = in_a * in_b / pairs(tables.sum((-1, -2))[..., None]).clamp_min(1)
+    highest = (in_a + in_b) / 2
+    return torch.where(highest == expected, 1.0, (both - expected) / (highest - expected))
 
 
 def match_labels(predicted: np.ndarray, truth: np.ndarray, n_subgroups: int) -> np.ndarray:
