@@ -169,6 +169,14 @@ def test_of_two_gaps_the_one_that_other_spaces_find_again_is_elected():
     assert elect([judged(0.6), judged(0.1), judged(0.16), judged(0.16)], labels, [0, 1, 2, 3]) == 0
 
 
+def test_a_narrow_gap_that_no_other_space_shows_does_not_count():
+    labels = [HALVES, THIRDS, changed(THIRDS, 4, 0), changed(THIRDS, 4, 1)]
+    narrow = judged(0.04, smallest=0.1)
+    assert narrow.has_gap
+    assert elect([narrow, judged(), judged(), judged()], labels, [0, 1, 2, 3]) == 1
+    assert elect([narrow, judged(), judged(), judged()], [HALVES] * 4, [0, 1, 2, 3]) == 0
+
+
 def test_once_there_is_a_gap_the_widest_counts_though_its_share_of_the_smaller_part_is_less():
     unequal, equal = judged(0.10, smallest=0.3), judged(0.13, smallest=0.5)
     assert unequal.has_gap

@@ -39,7 +39,8 @@ from phenogroups.clustering.mixture import TiedMixture, kmeans_start, tied_mixtu
 SEARCHED = 3000  # patients, and as many controls, among whom candidates are compared
 WHOLE = 100  # features up to which no axis is left out before whitening, if there are enough subjects
 SUBJECTS_PER_AXIS = 4
-AXES = (30, 50)  # principal axes of everybody that are whitened where there are more features
+CONTROLS_PER_AXIS = 16  # among the principal axes of everybody that are whitened where there are more features, ...
+FEWEST_AXES, MOST_AXES, MORE = 20, 50, 1.5  # ... so many of them, and so many times as many in other spaces
 PATIENT_AXES = (10, 20)  # of these, the axes along which patients vary most
 SHRINKAGE = 0.3  # of the controls' covariance
 JUDGED = 50  # principal axes of everybody, as given and standardised, in which candidates are judged
@@ -102,9 +103,11 @@ def elect(judged: list[Judgement], labels: list[Tensor], spaces: list[int]) -> i
     if not large.any():
         return int(np.argmax([each.smallest for each in judged]))
     agreed = agreement(labels, np.array(spaces))
-    supported = np.array([each.has_gap for each in judged]) & (large | (gaps >= FAR_BETTER * gaps[large].max()))
+    found_again = gaps * agreed
+    supported = np.array([each.has_gap for each in judged]) & (found_again >= GAP)
+    supported &= large | (gaps >= FAR_BETTER * gaps[large].max())
     if supported.any():
-        return int(np.where(supported | large, gaps * agreed, -np.inf).argmax())
+        return int(np.where(supported | large, found_again, -np.inf).argmax())
     return int(np.where(large, agreed, -np.inf).argmax())
 
 
@@ -136,9 +139,11 @@ def _spaces(patients: Tensor, controls: Tensor) -> Iterator[_Space]:
     whole = features <= min(WHOLE, len(everybody) // SUBJECTS_PER_AXIS)
     # with all axes, whitening undoes any scale: the same space from the features as given and standardised
     bases = [1 / deviation] if whole else [torch.ones_like(deviation), 1 / deviation]
+    fewer = min(max(len(controls) // CONTROLS_PER_AXIS, FEWEST_AXES), MOST_AXES)
+    counts = (features,) if whole else (fewer, round(MORE * fewer))
     for scale in bases:
-        center, axes = principal_axes(everybody, scale, features if whole else max(AXES))
-        for count in (axes.shape[1],) if whole else AXES:
+        center, axes = principal_axes(everybody, scale, max(counts))
+        for count in counts:
             for target in (everybody, patients):
                 seen = ((x - center) @ axes[:, :count] for x in (controls, target))
                 whitened = axes[:, :count] @ healthy_units(*seen)
