@@ -126,7 +126,7 @@ def test_a_finished_run_is_not_replaced_without_a_word(features_csv, tmp_path, c
     capsys.readouterr()
     assert cli.main([*command, "--seed", "1"]) == 2
     printed = capsys.readouterr()
-    assert "run, which holds a finished run. Give another folder (--out), or replace that run (--overwrite)." in plain(
+    assert "run, which holds a finished run or a saved model. Give another folder (--out), or replace it (--ov" in plain(
         printed.err
     )
     assert printed.out == ""  # said before anything is read

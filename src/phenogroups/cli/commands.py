@@ -74,7 +74,10 @@ class Demo:
         plain = {"kmeans on pixels": "kmeans", "mixture on pixels": "gaussian_mixture"}
         beside = {words: build_method(name, {"seed": self.seed}) for words, name in plain.items()}
         with training_bar(method) as progress:
-            found = discover(cohort, method, self.out, beside=beside, progress=progress, resume=self.resume, note=note)
+            found = discover(
+                cohort, method, self.out, beside=beside, progress=progress, resume=self.resume,
+                overwrite=self.overwrite, note=note,
+            )  # fmt: skip
         say_what_was_found(found)
         LOG.write(self.out)
 
@@ -187,7 +190,7 @@ class Discover(CohortOptions):
         with training_bar(method) as progress:
             found = discover(
                 cohort, method, self.out, held_out=held_out, table=table, choice=choice, progress=progress,
-                resume=self.resume, workers=self.workers, note=note,
+                resume=self.resume, overwrite=self.overwrite, workers=self.workers, note=note,
             )  # fmt: skip
         if found.scores:  # of several processes, the first one's
             shutil.rmtree(self.choosing, ignore_errors=True)
