@@ -84,7 +84,7 @@ def test_an_estimator_among_the_settings_is_not_needed_to_predict(features, tmp_
     method.save(tmp_path / "model")
     again = load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict_subgroup(features), method.predict_subgroup(features))
-    with pytest.raises(ValueError, match="or a scikit-learn estimator. Received: 'KMeans"):
+    with pytest.raises(ValueError, match=r"or a scikit-learn estimator\. Received: 'KMeans"):
         again.fit(features)
 
 
@@ -119,4 +119,4 @@ def test_commands_say_what_a_saved_model_lacks(features, tmp_path, capsys):
     assert main(["predict", str(tmp_path / "model"), str(tmp_path / "new.csv")]) == 2
     assert "Expected a run made from a table. Received" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "model")]) == 2
-    assert "scores.json as a run wrote it" in capsys.readouterr().err
+    assert "scores.json is no file" in capsys.readouterr().err

@@ -83,22 +83,34 @@ class Demo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Discover(CohortOptions):
-    """Find subgroups among the patients of a table (one row per subject), a folder or an example; write a run folder.
-
-    For example: phenogroups discover subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
-    """
+class Asked(CohortOptions):
+    """A cohort, and what is asked of it: how many subgroups, and how many subjects are held out."""
 
     subgroups: Annotated[str | None, arg(metavar="K|K:K|auto", help_behavior_hint="(default: 2, or the recipe's)")] = (
         None
     )
     """How many subgroups to look for; 2:6 or auto (the same) finds out how many there are, if any."""
+    held_out: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.2, or the recipe's)")] = None
+    """Share of the subjects kept apart to score on, where the cohort does not say who."""
+
+    def range_of_subgroups(self) -> tuple[int, int]:
+        return parse_subgroups(self.subgroups or str(self.chosen().subgroups))
+
+    def share_held_out(self) -> float:
+        return self.chosen().held_out if self.held_out is None else self.held_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discover(Asked):
+    """Find subgroups among the patients of a table (one row per subject), a folder or an example; write a run folder.
+
+    For example: phenogroups discover subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
+    """
+
     out: Path = Path("phenogroups-run")
     """Run folder to write."""
     overwrite: bool = False
     """Replace a finished run in that folder, once the new one is complete; without this, it is refused."""
-    held_out: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.2, or the recipe's)")] = None
-    """Share of the subjects kept apart to score on, where the cohort does not say who."""
     method: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: deep_ucsl, or the recipe's)")] = (
         None
     )
@@ -148,7 +160,7 @@ class Discover(CohortOptions):
         check_writable(self.out, overwrite=self.overwrite)
         chosen = self.chosen()
         name = self.method or chosen.method
-        least, most = parse_subgroups(self.subgroups or str(chosen.subgroups))
+        least, most = self.range_of_subgroups()
         settings = {"n_subgroups": least, "seed": self.seed, **chosen.settings_of(name), **parse_settings(self.set)}
         settings |= {"fine_tune": True} if self.fine_tune else {}
         plain = {"epochs": self.epochs, "device": self.device}
@@ -186,10 +198,9 @@ class Discover(CohortOptions):
             method.set_params(n_subgroups=choice.subgroups)
         if self.runs != 1:
             method = build_method("consensus", {**consensus, "n_subgroups": method.n_subgroups, "settings": settings})
-        held_out = chosen.held_out if self.held_out is None else self.held_out
         with training_bar(method) as progress:
             found = discover(
-                cohort, method, self.out, held_out=held_out, table=table, choice=choice, progress=progress,
+                cohort, method, self.out, held_out=self.share_held_out(), table=table, choice=choice, progress=progress,
                 resume=self.resume, overwrite=self.overwrite, workers=self.workers, note=note,
             )  # fmt: skip
         if found.scores:  # of several processes, the first one's
@@ -306,24 +317,25 @@ class Compare(CohortOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(CohortOptions):
+class Check(Asked):
     """Read a cohort once, say what is in it and what is odd, and whether training should start (exit code 1: no).
 
-    For example: phenogroups check subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
+    It judges by what discover would be asked for: give it the same options. For example: phenogroups check subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
     """
 
     def run(self) -> int:
         from phenogroups.data.cohort import CohortError
         from phenogroups.data.quality import Findings, check_cohort, check_table
 
+        _, most = self.range_of_subgroups()
         try:
             study = self.example()
             if study is not None:
-                found = check_cohort(study.cohort)
+                found = check_cohort(study.cohort, subgroups=most, held_out=self.share_held_out())
             else:
-                table, chosen = self.open(Path(self.cohort)), self.chosen()
+                table, held_out = self.open(Path(self.cohort)), self.share_held_out()
                 with counting_bar("reading") as progress:
-                    found = check_table(table, subgroups=chosen.subgroups, held_out=chosen.held_out, progress=progress)
+                    found = check_table(table, subgroups=most, held_out=held_out, progress=progress)
         except CohortError as error:  # so wrong that nothing else could be looked at
             found = Findings(problems=[str(error)])
         for kind, sentences in (("", found.facts), ("Warning: ", found.warnings), ("Problem: ", found.problems)):
