@@ -281,6 +281,38 @@ def test_check_judges_by_what_discover_would_be_asked_for(features, tmp_path, ca
         assert words in plain(capsys.readouterr().err)
 
 
+def test_losses_are_written_while_a_run_goes_on(features_csv, tmp_path, capsys):
+    losses, run = tmp_path / "losses.csv", ["discover", str(features_csv), "--log-losses", str(tmp_path / "losses.csv")]
+    quick = ["--set", "epochs=3", "warmup=1", "steps=5", "restarts=2", "clusterer=kmeans", "stop_below=0"]
+    assert cli.main([*run, "--out", str(tmp_path / "run"), *quick]) == 0
+    rows, history = pd.read_csv(losses), pd.read_csv(tmp_path / "run" / "history.csv")
+    assert list(rows) == ["time", "training", "classification", "clustering"]
+    assert list(rows["training"]) == ["start 1 of 2, epoch 1/3", "start 2 of 2, epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    np.testing.assert_allclose(rows["classification"][-2:], history["classification"][-2:], rtol=1e-5)
+    before = losses.read_bytes()
+    capsys.readouterr()
+    assert cli.main([*run, "--out", str(tmp_path / "other")]) == 2  # it could be any file
+    assert "Expected a new file for the losses. Received" in capsys.readouterr().err
+    assert losses.read_bytes() == before
+    run[-1] = str(tmp_path / "none.csv")
+    assert cli.main([*run, "--method", "kmeans", "--out", str(tmp_path / "other")]) == 0
+    assert "The method kmeans has no epochs" in capsys.readouterr().err
+    assert not (tmp_path / "none.csv").exists()
+
+
+def test_the_shell_completes_commands_and_options(tmp_path):
+    script = subprocess.run([*COMMAND, "--tyro-print-completion", "bash"], capture_output=True, text=True, check=True)
+    (tmp_path / "completion").write_text(script.stdout)
+    typed = """
+        source completion
+        for words in "phenogroups disc" "phenogroups discover --overw"; do
+            COMP_WORDS=($words); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=(); _tyro_phenogroups; echo $COMPREPLY
+        done
+    """
+    told = subprocess.run(["bash", "-c", typed], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["discover", "--overwrite"]
+
+
 def test_a_setting_that_is_given_as_an_option_says_set(features_csv, capsys):
     with pytest.raises(SystemExit):
         cli.main(["discover", str(features_csv), "--restarts", "2"])

@@ -136,6 +136,9 @@ class Discover(Asked):
     verbose: bool = False
     """Print what otherwise only stands in log.txt of the run folder (settings, versions, every epoch), and where an
     error came from."""
+    log_losses: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Write the losses to this CSV after every epoch, to be plotted while the run goes on; in the end, history.csv in
+    the run folder has them and more."""
     resume: bool = False
     """Go on after the last epoch that an interrupted run of this command kept; on the same machine to the same bits."""
     workers: int = 0
@@ -158,6 +161,11 @@ class Discover(Asked):
         if self.threads is not None:
             set_threads(self.threads)
         check_writable(self.out, overwrite=self.overwrite)
+        if self.log_losses is not None and self.log_losses.exists() and not (self.overwrite or self.resume):
+            raise ValueError(
+                f"Expected a new file for the losses. Received: {self.log_losses}, which exists. Name another "
+                "(--log-losses), or replace it (--overwrite)."
+            )
         chosen = self.chosen()
         name = self.method or chosen.method
         least, most = self.range_of_subgroups()
@@ -198,7 +206,9 @@ class Discover(Asked):
             method.set_params(n_subgroups=choice.subgroups)
         if self.runs != 1:
             method = build_method("consensus", {**consensus, "n_subgroups": method.n_subgroups, "settings": settings})
-        with training_bar(method) as progress:
+        with training_bar(method, self.log_losses) as progress:
+            if self.log_losses is not None and progress is None:
+                note(f"The method {name} has no epochs: {self.log_losses} is not written.")
             found = discover(
                 cohort, method, self.out, held_out=self.share_held_out(), table=table, choice=choice, progress=progress,
                 resume=self.resume, overwrite=self.overwrite, workers=self.workers, note=note,
@@ -320,7 +330,9 @@ class Compare(CohortOptions):
 class Check(Asked):
     """Read a cohort once, say what is in it and what is odd, and whether training should start (exit code 1: no).
 
-    It judges by what discover would be asked for: give it the same options. For example: phenogroups check subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
+    It judges by what discover would be asked for: give it the same options.
+
+    For example: phenogroups check subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
     """
 
     def run(self) -> int:

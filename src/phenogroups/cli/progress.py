@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -72,9 +72,13 @@ def detail(text: str, *, shown: bool = False) -> None:
 def say(text: str, where: Console | None = OUT) -> None:
     """Print text without markup, without line breaks and without control characters."""
     text = OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
-    LOG.lines.append(f"{datetime.now().astimezone().isoformat(timespec='seconds')}  {text}")
+    LOG.lines.append(f"{now()}  {text}")
     if where is not None:
         where.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 class Clock:
@@ -116,16 +120,21 @@ def comparing_bar() -> Iterator[Callable[["Step"], None]]:
 
 
 @contextmanager
-def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None] | None]:
+def training_bar(
+    method: "Method", losses_file: Path | None = None
+) -> Iterator[Callable[[dict[str, float]], None] | None]:
     """A bar over the epochs, with the losses and the time left; before it, one over the images that are embedded.
 
     Where the output is redirected, a line for each epoch and for every hundred images. Yields None where the method has
-    no epochs.
+    no epochs. `losses_file` is written anew, as CSV, after every epoch.
     """
+    import pandas as pd
     from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
     from phenogroups.data.embeddings import telling_of_embeddings
+    from phenogroups.training.run import write_csv
 
+    rows: list[dict[str, Any]] = []
     LOG.has_begun = True
     epochs, clock, ended = getattr(method, "passes", None), Clock(), 0.0
     columns = ("{task.description}", BarColumn(), "{task.fields[losses]}", TimeRemainingColumn(), "left")
@@ -143,6 +152,9 @@ def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None
                 ended = row["epoch"]
                 line = "  ".join(filter(None, (words, losses, clock.left(row["epoch"], epochs))))
                 detail(line, shown=not ERR.is_terminal)
+                if losses_file is not None:
+                    rows.append({"time": now(), "training": words, **row})
+                    write_csv(losses_file, pd.DataFrame(rows).drop(columns=["epoch", "last"], errors="ignore"))
 
         count = counted_lines(embedding_words)
 

@@ -355,9 +355,7 @@ def _run_one(cell: Cell, study: Study, worker: Isolated | None, progress: Tell) 
         return {"status": "failed", "error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
 
 
-def _teller(
-    tell: Callable[[Step], None], step: Step, cell: Cell, todo: list[Cell], done: Mapping[Cell, Found]
-) -> Tell:
+def _teller(tell: Callable[[Step], None], step: Step, cell: Cell, todo: list[Cell], done: Mapping[Cell, Found]) -> Tell:
     """Reports the start of a cell, then its progress and the time left, estimated from finished cells."""
     seconds: dict[str, list[float]] = {}
     for other, found in done.items():
