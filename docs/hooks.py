@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = ("demo", "discover", "predict", "report", "check", "compare", "methods")
 HELP = "<!-- help of every command -->"
 NOTEBOOK, ANSI = ".ipynb", re.compile(r"\x1b\[[0-9;]*m")
+WIDTH = 84  # letters of a line of output that fit on a page; tables are narrower
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -35,13 +37,15 @@ def notebook_page(path: Path) -> tuple[str, list[bytes]]:
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
         parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
-        for output in cell.get("outputs", []):  # without the colours of a terminal
+        for output in cell.get("outputs", []):
             data = output.get("data", {"text/plain": output.get("text", "")})
             if "image/png" in data:
                 parts.append(f"![What the code above draws]({path.stem}-{len(pictures)}.png)")
                 pictures.append(base64.b64decode("".join(data["image/png"])))
             else:
-                parts.append(f"```text\n{ANSI.sub('', ''.join(data['text/plain'])).strip()}\n```")
+                text = ANSI.sub("", "".join(data["text/plain"])).strip("\n")
+                wrapped = [textwrap.fill(line, WIDTH) if len(line) > WIDTH else line for line in text.split("\n")]
+                parts.append("\n".join(["```text", *wrapped, "```"]))
     title, *rest = parts
     about = f"*This page is a notebook: [download it]({path.name}) and run it, or read on.*"
     return "\n\n".join([title, about, *rest]), pictures
