@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = ("demo", "discover", "predict", "report", "check", "compare", "methods")
 HELP = "<!-- help of every command -->"
 NOTEBOOK, ANSI = ".ipynb", re.compile(r"\x1b\[[0-9;]*m")
-WIDTH = 84  # letters of a line of output that fit on a page; tables are narrower
+WIDTH = 76  # letters of a line of output that fit on a page; tables are narrower
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 # what the text of each promises, in the order in which it is printed
 SAID = {
-    "brain_volumes": ["HC", "'age'", "(500, 24)", "adjusted for age", "'K-means'", "around the ventricles"],
+    "brain_volumes": [
+        "Received also: 'age'", "(500, 24)", "not seen to follow age, sex, site", "'K-means'", "around the ventricles",
+        "agreement with UCSL",
+    ],
     "comparing_methods": ["29 methods", "deep_ucsl", "supervised_upper_bound"],
     "is_it_real": [
         "finding: 2.", "nothing: 1.", "# finding", "not seen to follow age, sex, site", "Subgroups follow site",
