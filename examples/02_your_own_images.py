@@ -40,7 +40,7 @@ print(check_table(open_table(home / "subjects.csv", spec)).verdict)
 
 cohort = Cohort.from_table(home / "subjects.csv", **vars(spec))
 run = home / "run"
-found = discover(cohort, DeepUCSL(n_subgroups=2, epochs=arguments.epochs), run, table=asdict(spec))
+found = discover(cohort, DeepUCSL(n_subgroups=2, epochs=arguments.epochs), run, table=asdict(spec), overwrite=True)
 print(*found.sentences, sep="\n")
 
 print(predict_table(run, home / "new.csv", home / "new.subgroups.csv"))

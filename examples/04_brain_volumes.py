@@ -40,5 +40,5 @@ cohort = Cohort.from_table(
     truth="lesions",  # leave it out if nobody knows: only the scores need it
     reading=Reading(frame=(arguments.size,) * 3),  # what is larger is cropped, what is smaller padded
 )
-found = discover(cohort, DeepUCSL(n_subgroups=2, epochs=arguments.epochs), arguments.out / "run")
+found = discover(cohort, DeepUCSL(n_subgroups=2, epochs=arguments.epochs), arguments.out / "run", overwrite=True)
 print(*found.sentences, sep="\n")

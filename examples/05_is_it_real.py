@@ -29,7 +29,7 @@ for name, cohort in cohorts.items():
     method = DeepUCSL(epochs=arguments.epochs)
     choice = number_of_subgroups(cohort, method)
     method = replace(method, n_subgroups=max(choice.subgroups, 2))  # of the null too, to see what a run would say
-    found = discover(cohort, method, arguments.out / name, choice=choice)
+    found = discover(cohort, method, arguments.out / name, choice=choice, overwrite=True)
     for sentence in found.sentences:
         print(sentence)
     print(found.confounds.drop(columns=["kind", "n", "missing"]).to_string(index=False, float_format="%.3f"))

@@ -7,15 +7,18 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 from phenogroups.cli import main
 from phenogroups.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 
 
 def test_it_builds_without_a_warning(tmp_path):
@@ -33,7 +36,8 @@ def test_it_builds_without_a_warning(tmp_path):
 
 def test_every_page_is_in_the_navigation():
     listed = re.findall(r"[\w/]+\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(listed) == [str(page.relative_to(ROOT / "docs")) for page in PAGES]
+    pages = [*PAGES, *(notebook.with_suffix(".md") for notebook in NOTEBOOKS)]  # docs/hooks.py makes these pages
+    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in pages)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -47,6 +51,24 @@ def test_the_code_of_get_started_runs(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "index.md").read_text(), flags=re.DOTALL)
     exec(code.replace("n_subgroups=2", "n_subgroups=2, epochs=1, steps=2"), {})
     assert "Scores(" in capsys.readouterr().out
+
+
+def test_the_code_of_the_guide_to_python_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guides/in_python.md").read_text(), flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, names)
+    printed = capsys.readouterr().out
+    assert len(blocks) == 4
+    assert printed.startswith("AD [")
+    assert "\nTrue\n" in printed  # the loaded model predicts the same
+    assert {path.name for path in (tmp_path / "my-model").iterdir()} == {"model.safetensors", "recipe.json"}
+    cohort, pipeline, subgroup = names["cohort"], names["pipeline"], names["subgroup"]
+    assert pipeline.score(names["X"], names["y"]) > 0.9
+    ill = cohort.is_patient
+    assert adjusted_rand_score(cohort.truth[ill], subgroup[ill]) > 0.8
+    assert len(names["rows"]) >= len(names["model"].history_) > 0
 
 
 def test_the_first_comparison_of_the_guide(tmp_path, monkeypatch):

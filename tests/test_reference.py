@@ -67,6 +67,13 @@ def test_examples_of_a_cohort_run(name):
     assert found.examples
 
 
+def test_the_example_of_saving_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = doctest.DocTestParser().get_doctest(inspect.getdoc(methods.Method.save), {}, "save", None, 0)
+    assert doctest.DocTestRunner().run(found).failed == 0
+    assert (tmp_path / "my-model" / "model.safetensors").exists()
+
+
 def test_help_and_the_command_line_show_the_settings(capsys):
     help(phenogroups.DeepUCSL)
     shown = capsys.readouterr().out

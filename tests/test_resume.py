@@ -116,7 +116,7 @@ def chain(home: Path, seed: int) -> dict[str, object]:
     def discover(folder: Path) -> None:
         with log.open("a") as file:
             discovery.discover(
-                cohort, build_method("deep_ucsl", OF_THE_CHAIN), folder, resume=True,
+                cohort, build_method("deep_ucsl", OF_THE_CHAIN), folder, resume=True, overwrite=True,
                 note=lambda said: print(said, file=file, flush=True),
             )  # fmt: skip
 
@@ -195,7 +195,7 @@ def find(tmp_path, monkeypatch):
         try:
             discovery.discover(
                 cohort or people(), build_method(how, given), tmp_path / folder, held_out=held_out, resume=resume,
-                progress=progress, note=said.append,
+                progress=progress, overwrite=True, note=said.append,
             )  # fmt: skip
         except Stopped:
             assert beyond < np.inf

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -126,9 +128,8 @@ def test_a_finished_run_is_not_replaced_without_a_word(features_csv, tmp_path, c
     capsys.readouterr()
     assert cli.main([*command, "--seed", "1"]) == 2
     printed = capsys.readouterr()
-    assert "run, which holds a finished run. Give another folder (--out), or replace that run (--overwrite)." in plain(
-        printed.err
-    )
+    said = plain(printed.err)
+    assert "run, which holds a finished run or a saved model. Give another folder (--out), or replace it (--ov" in said
     assert printed.out == ""  # said before anything is read
     assert (tmp_path / "run" / "recipe.json").read_bytes() == before
     assert cli.main([*command, "--seed", "1", "--overwrite"]) == 0
@@ -219,6 +220,97 @@ def test_common_settings_are_plain_options_and_the_run_has_a_log(features_csv, t
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", log)
     assert cli.main([*command[:4], "--threads", "0", "--overwrite"]) == 2
     assert "Expected --threads of at least 1. Received: 0." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [FloatingPointError("Expected finite losses."), RuntimeError("a fault")])
+def test_a_run_that_failed_leaves_its_log_until_another_ends(features_csv, tmp_path, capsys, monkeypatch, error):
+    command = ["discover", str(features_csv), "--out", str(tmp_path / "new" / "run"), *QUICK]
+    log = tmp_path / "new" / "run.log.txt"
+    with monkeypatch.context() as patch:
+        patch.setattr("phenogroups.methods.deep.expectation_maximisation", Mock(side_effect=error))
+        with nullcontext() if isinstance(error, FloatingPointError) else pytest.raises(RuntimeError, match="a fault"):
+            assert cli.main(command) == 2
+    assert f"What it said and did until then is in {log}." in plain(capsys.readouterr().err)
+    for words in ("Method deep_ucsl, settings {", "60 patients and 60 controls", str(error), "Traceback"):
+        assert words in log.read_text()
+    assert cli.main(command) == 0
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["run"]
+
+
+def test_a_mistake_that_is_said_at_once_leaves_no_file(features_csv, tmp_path):
+    before = {*tmp_path.iterdir()}
+    for wrong in (["--threads", "0"], ["--set", "epoch=3"], ["--subgroups", "61"]):
+        assert cli.main(["discover", str(features_csv), "--out", str(tmp_path / "run"), *wrong]) == 2
+    assert {*tmp_path.iterdir()} == before
+
+
+def test_an_early_end_is_said_with_its_own_epoch(tmp_path, capsys):
+    rng = np.random.default_rng(1)
+    ill, kind = np.arange(300) % 2, rng.integers(0, 2, 300)
+    rows = pd.DataFrame(rng.normal(size=(300, 4)) + np.c_[4 * ill, 9 * (ill & kind), 0 * ill, 0 * ill])
+    rows.add_prefix("x").assign(diagnosis=ill).to_csv(tmp_path / "s.csv", index=False)
+    command = ["discover", str(tmp_path / "s.csv"), "--out", str(tmp_path / "run")]
+    assert cli.main([*command, "--set", "epochs=30", "steps=7", "clusterer=kmeans", "restarts=1"]) == 0
+    shown = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("start", "epoch"))]
+    epochs = len(pd.read_csv(tmp_path / "run" / "history.csv"))
+    assert epochs < 30
+    assert [line.partition("  ")[0] for line in shown[:-1]] == [f"epoch {i}/30" for i in range(1, epochs)]
+    assert shown[-1].startswith(f"epoch {epochs}/30, the last: hardly any patient changes subgroup  classification ")
+    assert shown[-1].endswith("  0:00:00 left")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--subgroups", "3"], 0, "Training may start."),
+        (["--subgroups", "7"], 1, "Expected at least as many patients as subgroups"),
+        (["--subgroups", "2:7"], 1, "Expected at least as many patients as subgroups"),
+        (["--held-out", "0"], 1, "enough patients to train on and to hold out a share of 0.0"),
+        (["--subgroups", "many"], 2, "Expected --subgroups as a number from 2 on"),
+    ],
+)
+def test_check_judges_by_what_discover_would_be_asked_for(features, tmp_path, capsys, options, code, words):
+    some = np.r_[np.flatnonzero(features.is_patient)[:6], np.flatnonzero(~features.is_patient)[:9]]
+    rows = pd.DataFrame(features.inputs[some]).add_prefix("x").assign(diagnosis=features.diagnosis[some])
+    rows.to_csv(tmp_path / "s.csv", index=False)
+    assert cli.main(["check", str(tmp_path / "s.csv"), *options]) == code
+    printed = capsys.readouterr()
+    assert words in plain(printed.out + printed.err)
+    if code:  # the same is said by discover
+        assert cli.main(["discover", str(tmp_path / "s.csv"), *options, "--out", str(tmp_path / "run")]) == 2
+        assert words in plain(capsys.readouterr().err)
+
+
+def test_losses_are_written_while_a_run_goes_on(features_csv, tmp_path, capsys):
+    losses, run = tmp_path / "losses.csv", ["discover", str(features_csv), "--log-losses", str(tmp_path / "losses.csv")]
+    quick = ["--set", "epochs=3", "warmup=1", "steps=5", "restarts=2", "clusterer=kmeans", "stop_below=0"]
+    assert cli.main([*run, "--out", str(tmp_path / "run"), *quick]) == 0
+    rows, history = pd.read_csv(losses), pd.read_csv(tmp_path / "run" / "history.csv")
+    assert list(rows) == ["time", "training", "classification", "clustering"]
+    assert list(rows["training"]) == ["start 1 of 2, epoch 1/3", "start 2 of 2, epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    np.testing.assert_allclose(rows["classification"][-2:], history["classification"][-2:], rtol=1e-5)
+    before = losses.read_bytes()
+    capsys.readouterr()
+    assert cli.main([*run, "--out", str(tmp_path / "other")]) == 2  # it could be any file
+    assert "Expected a new file for the losses. Received" in capsys.readouterr().err
+    assert losses.read_bytes() == before
+    run[-1] = str(tmp_path / "none.csv")
+    assert cli.main([*run, "--method", "kmeans", "--out", str(tmp_path / "other")]) == 0
+    assert "The method kmeans has no epochs" in capsys.readouterr().err
+    assert not (tmp_path / "none.csv").exists()
+
+
+def test_the_shell_completes_commands_and_options(tmp_path):
+    script = subprocess.run([*COMMAND, "--tyro-print-completion", "bash"], capture_output=True, text=True, check=True)
+    (tmp_path / "completion").write_text(script.stdout)
+    typed = """
+        source completion
+        for words in "phenogroups disc" "phenogroups discover --overw"; do
+            COMP_WORDS=($words); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=(); _tyro_phenogroups; echo $COMPREPLY
+        done
+    """
+    told = subprocess.run(["bash", "-c", typed], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["discover", "--overwrite"]
 
 
 def test_a_setting_that_is_given_as_an_option_says_set(features_csv, capsys):

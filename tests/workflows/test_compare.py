@@ -263,6 +263,17 @@ def test_each_cell_in_its_own_process(features, tmp_path):
     assert "cell 2 of 2  classifier  seed 0  epoch 1/1" in str(trains[0])
 
 
+def test_epochs_are_counted_as_the_setting_counts_them(features, tmp_path):
+    steps, settings = [], {"epochs": 4, "steps": 2, "warmup": 2, "restarts": 2, "clusterer": "kmeans", "stop_below": 0}
+    compare(features, ["deep_ucsl"], tmp_path / "c", seeds=1, settings=settings, isolated=False, progress=steps.append)
+    assert str(steps[0]) == "cell 1 of 1  deep_ucsl  seed 0  epoch 1/4"
+    trains = [step for step in steps if step.doing == "trains"]
+    assert trains[0].said == "start 1 of 2, epoch 1/4"
+    assert trains[-1].said == "epoch 4/4"
+    assert trains[-1].share == 1
+    assert [step.share for step in trains] == sorted(step.share for step in trains)
+
+
 def test_time_left_is_told_from_finished_seeds(features, tmp_path):
     steps = []
     quick(features, ["kmeans"], tmp_path / "c", progress=steps.append)

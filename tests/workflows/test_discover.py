@@ -271,14 +271,20 @@ def test_methods_without_epochs_or_diagnosis_make_runs_too(features, tmp_path):
 def test_the_summary_says_what_controls_were_for(features, tmp_path):
     aged = replace(features, covariates=pd.DataFrame({"age": np.arange(120.0)}))
     for adjust, words in (((), "48 patients, without controls"), (("age",), "adjusted for age as seen in 48 controls")):
-        found = discover(aged, PlainKMeans(adjust=adjust), tmp_path / "run")
+        found = discover(aged, PlainKMeans(adjust=adjust), tmp_path / "run", overwrite=True)
         assert words in found.sentences[0]
         assert ("without controls" in found.sentences[0]) == (not adjust)
 
 
-def test_an_earlier_run_is_replaced_and_other_things_are_not(features, tmp_path):
+def test_an_earlier_run_is_replaced_if_asked_for_and_other_things_are_not(features, tmp_path):
     discover(features, PlainKMeans(), tmp_path / "run")
-    discover(features, PlainKMeans(n_subgroups=3), tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    refused = PlainKMeans(n_subgroups=3)
+    with pytest.raises(RunError, match=r"holds a finished run .* replace it \(--overwrite; in Python overwrite=True\)"):
+        discover(features, refused, tmp_path / "run")
+    assert not hasattr(refused, "labels_")  # said before training
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+    discover(features, PlainKMeans(n_subgroups=3), tmp_path / "run", overwrite=True)
     assert load(tmp_path / "run").n_subgroups == 3
     (tmp_path / "run" / "notes.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
@@ -333,7 +339,7 @@ def test_a_scanner_is_warned_of_first_and_everywhere(tmp_path):
     sizes = found.subgroups["subgroup"].value_counts()
     assert [int(profile.loc[0, part]) for part in ("A", "B", "controls")] == [sizes["A"], sizes["B"], sizes[""]]
     assert r"\bottomrule" in (tmp_path / "run" / "profiles.tex").read_text()
-    again = discover(cohort, PlainKMeans(), tmp_path / "run")  # replaces it, and finds the same
+    again = discover(cohort, PlainKMeans(), tmp_path / "run", overwrite=True)  # replaces it, and finds the same
     pd.testing.assert_frame_equal(again.confounds, found.confounds)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import tyro
 
-from phenogroups.cli.commands import Command, Compare, Discover, code_of, stopped_by_sigterm
+from phenogroups.cli.commands import Command, Compare, Demo, Discover, code_of, stopped_by_sigterm
 from phenogroups.cli.options import parse_settings
-from phenogroups.cli.progress import ERR, LOG, note, say, training_bar
+from phenogroups.cli.progress import ERR, LOG, detail, note, say, training_bar
 
 __all__ = ["main", "parse_settings", "say", "training_bar"]
 
@@ -38,26 +38,45 @@ def main(arguments: list[str] | None = None) -> int:
         if wrong.code:
             say_settings(sys.argv[1:] if arguments is None else arguments)
         raise
-    LOG.lines, LOG.verbose = [], getattr(command, "verbose", False)
+    LOG.lines, LOG.verbose, LOG.has_begun = [], getattr(command, "verbose", False), False
     if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes one speaks
         note(f"phenogroups {type(command).__name__.lower()}: starting")
     try:
         with stopped_by_sigterm():
             return command.run() or 0
     except (ValueError, FloatingPointError, OSError) as error:
-        who, ERR.quiet = "phenogroups, another process" if ERR.quiet else "phenogroups", False
+        is_first = not ERR.quiet
+        who, ERR.quiet = "phenogroups" if is_first else "phenogroups, another process", False
         by_the_disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
         kept = f" {EPOCHS_ARE_KEPT}" if by_the_disk and has_epochs(command) else ""
         note(f"{who}: {error}{kept}")
-        if LOG.verbose:
-            note(traceback.format_exc())
+        detail(traceback.format_exc())
+        if is_first:
+            keep_log(command, error)
         return 2
     except KeyboardInterrupt as stop:
         kept = "nothing was written"
         if getattr(command, "cache", None):
             kept += ", but what was decoded: the same command goes on"
         note(f"phenogroups: stopped; {EPOCHS_ARE_KEPT if has_epochs(command) else f'{kept}.'}")
+        if has_epochs(command) and not ERR.quiet:
+            keep_log(command, stop)
         return code_of(stop)
+    except Exception as fault:  # of the program, or memory ran out
+        detail(traceback.format_exc())
+        if not ERR.quiet:
+            keep_log(command, fault)
+        raise
+
+
+def keep_log(command: Any, why: BaseException) -> None:
+    """Keep the log of a run that has begun and did not end; a mistake that is said before training leaves no file."""
+    if not LOG.has_begun or not isinstance(command, Demo | Discover):
+        return
+    from phenogroups.data.cohort import CohortError
+
+    if not isinstance(why, CohortError):
+        LOG.write_beside(command.out)
 
 
 def say_settings(arguments: list[str]) -> None:

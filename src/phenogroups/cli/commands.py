@@ -74,28 +74,43 @@ class Demo:
         plain = {"kmeans on pixels": "kmeans", "mixture on pixels": "gaussian_mixture"}
         beside = {words: build_method(name, {"seed": self.seed}) for words, name in plain.items()}
         with training_bar(method) as progress:
-            found = discover(cohort, method, self.out, beside=beside, progress=progress, resume=self.resume, note=note)
+            found = discover(
+                cohort, method, self.out, beside=beside, progress=progress, resume=self.resume,
+                overwrite=self.overwrite, note=note,
+            )  # fmt: skip
         say_what_was_found(found)
         LOG.write(self.out)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Discover(CohortOptions):
-    """Find subgroups among the patients of a table (one row per subject), a folder or an example; write a run folder.
-
-    For example: phenogroups discover subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
-    """
+class Asked(CohortOptions):
+    """A cohort, and what is asked of it: how many subgroups, and how many subjects are held out."""
 
     subgroups: Annotated[str | None, arg(metavar="K|K:K|auto", help_behavior_hint="(default: 2, or the recipe's)")] = (
         None
     )
     """How many subgroups to look for; 2:6 or auto (the same) finds out how many there are, if any."""
+    held_out: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.2, or the recipe's)")] = None
+    """Share of the subjects kept apart to score on, where the cohort does not say who."""
+
+    def range_of_subgroups(self) -> tuple[int, int]:
+        return parse_subgroups(self.subgroups or str(self.chosen().subgroups))
+
+    def share_held_out(self) -> float:
+        return self.chosen().held_out if self.held_out is None else self.held_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discover(Asked):
+    """Find subgroups among the patients of a table (one row per subject), a folder or an example; write a run folder.
+
+    For example: phenogroups discover subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
+    """
+
     out: Path = Path("phenogroups-run")
     """Run folder to write."""
     overwrite: bool = False
     """Replace a finished run in that folder, once the new one is complete; without this, it is refused."""
-    held_out: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="(default: 0.2, or the recipe's)")] = None
-    """Share of the subjects kept apart to score on, where the cohort does not say who."""
     method: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: deep_ucsl, or the recipe's)")] = (
         None
     )
@@ -121,6 +136,9 @@ class Discover(CohortOptions):
     verbose: bool = False
     """Print what otherwise only stands in log.txt of the run folder (settings, versions, every epoch), and where an
     error came from."""
+    log_losses: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Write the losses to this CSV after every epoch, to be plotted while the run goes on; in the end, history.csv in
+    the run folder has them and more."""
     resume: bool = False
     """Go on after the last epoch that an interrupted run of this command kept; on the same machine to the same bits."""
     workers: int = 0
@@ -143,9 +161,14 @@ class Discover(CohortOptions):
         if self.threads is not None:
             set_threads(self.threads)
         check_writable(self.out, overwrite=self.overwrite)
+        if self.log_losses is not None and self.log_losses.exists() and not (self.overwrite or self.resume):
+            raise ValueError(
+                f"Expected a new file for the losses. Received: {self.log_losses}, which exists. Name another "
+                "(--log-losses), or replace it (--overwrite)."
+            )
         chosen = self.chosen()
         name = self.method or chosen.method
-        least, most = parse_subgroups(self.subgroups or str(chosen.subgroups))
+        least, most = self.range_of_subgroups()
         settings = {"n_subgroups": least, "seed": self.seed, **chosen.settings_of(name), **parse_settings(self.set)}
         settings |= {"fine_tune": True} if self.fine_tune else {}
         plain = {"epochs": self.epochs, "device": self.device}
@@ -183,11 +206,12 @@ class Discover(CohortOptions):
             method.set_params(n_subgroups=choice.subgroups)
         if self.runs != 1:
             method = build_method("consensus", {**consensus, "n_subgroups": method.n_subgroups, "settings": settings})
-        held_out = chosen.held_out if self.held_out is None else self.held_out
-        with training_bar(method) as progress:
+        with training_bar(method, self.log_losses) as progress:
+            if self.log_losses is not None and progress is None:
+                note(f"The method {name} has no epochs: {self.log_losses} is not written.")
             found = discover(
-                cohort, method, self.out, held_out=held_out, table=table, choice=choice, progress=progress,
-                resume=self.resume, workers=self.workers, note=note,
+                cohort, method, self.out, held_out=self.share_held_out(), table=table, choice=choice, progress=progress,
+                resume=self.resume, overwrite=self.overwrite, workers=self.workers, note=note,
             )  # fmt: skip
         if found.scores:  # of several processes, the first one's
             shutil.rmtree(self.choosing, ignore_errors=True)
@@ -303,8 +327,10 @@ class Compare(CohortOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(CohortOptions):
+class Check(Asked):
     """Read a cohort once, say what is in it and what is odd, and whether training should start (exit code 1: no).
+
+    It judges by what discover would be asked for: give it the same options.
 
     For example: phenogroups check subjects.csv --image scan --diagnosis dx --control HC --patient SZ BD
     """
@@ -313,14 +339,15 @@ class Check(CohortOptions):
         from phenogroups.data.cohort import CohortError
         from phenogroups.data.quality import Findings, check_cohort, check_table
 
+        _, most = self.range_of_subgroups()
         try:
             study = self.example()
             if study is not None:
-                found = check_cohort(study.cohort)
+                found = check_cohort(study.cohort, subgroups=most, held_out=self.share_held_out())
             else:
-                table, chosen = self.open(Path(self.cohort)), self.chosen()
+                table, held_out = self.open(Path(self.cohort)), self.share_held_out()
                 with counting_bar("reading") as progress:
-                    found = check_table(table, subgroups=chosen.subgroups, held_out=chosen.held_out, progress=progress)
+                    found = check_table(table, subgroups=most, held_out=held_out, progress=progress)
         except CohortError as error:  # so wrong that nothing else could be looked at
             found = Findings(problems=[str(error)])
         for kind, sentences in (("", found.facts), ("Warning: ", found.warnings), ("Problem: ", found.problems)):

@@ -3,11 +3,11 @@
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -20,6 +20,8 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud80
 
 EVERY = 100  # images read, or embedded, between two lines where the output is redirected
 
+NO_LOSSES = ("epoch", "run", "last")  # what else a row of progress holds
+
 OUT = Console()
 ERR = Console(stderr=True)
 
@@ -30,11 +32,29 @@ class Log:
 
     lines: list[str] = field(default_factory=list)
     verbose: bool = False  # whether details are printed too
+    has_begun: bool = False  # whether anything was computed that a log could explain
 
     def write(self, folder: Path) -> None:
+        """Into the folder of a finished run; that of an attempt that failed has had its day."""
+        beside(folder).unlink(missing_ok=True)
+        self._write(folder / "log.txt")
+
+    def write_beside(self, folder: Path) -> None:
+        """Beside the folder that a failed or interrupted run would have written."""
+        with suppress(OSError, ValueError):  # a full disk may be why it failed
+            beside(folder).parent.mkdir(parents=True, exist_ok=True)
+            self._write(beside(folder))
+            note(f"What it said and did until then is in {beside(folder)}.")
+
+    def _write(self, path: Path) -> None:
         from phenogroups.data.writing import write_whole
 
-        write_whole(folder / "log.txt", "\n".join(self.lines) + "\n")
+        write_whole(path, "\n".join(self.lines) + "\n")
+
+
+def beside(folder: Path) -> Path:
+    """The log of a run that was not finished."""
+    return folder.resolve().with_name(f"{folder.resolve().name}.log.txt")
 
 
 LOG = Log()
@@ -52,9 +72,13 @@ def detail(text: str, *, shown: bool = False) -> None:
 def say(text: str, where: Console | None = OUT) -> None:
     """Print text without markup, without line breaks and without control characters."""
     text = OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
-    LOG.lines.append(f"{datetime.now().astimezone().isoformat(timespec='seconds')}  {text}")
+    LOG.lines.append(f"{now()}  {text}")
     if where is not None:
         where.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 class Clock:
@@ -90,24 +114,29 @@ def comparing_bar() -> Iterator[Callable[["Step"], None]]:
                 return
             if step.doing == "begins" and not ERR.is_terminal:
                 note(f"{step}  {left}".rstrip())
-            done = step.cell - 1 + step.epoch / (step.epochs or 1)
-            bar.update(task, description=str(step), completed=done, total=step.cells, left=left)
+            bar.update(task, description=str(step), completed=step.cell - 1 + step.share, total=step.cells, left=left)
 
         yield show
 
 
 @contextmanager
-def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None] | None]:
+def training_bar(
+    method: "Method", losses_file: Path | None = None
+) -> Iterator[Callable[[dict[str, float]], None] | None]:
     """A bar over the epochs, with the losses and the time left; before it, one over the images that are embedded.
 
     Where the output is redirected, a line for each epoch and for every hundred images. Yields None where the method has
-    no epochs.
+    no epochs. `losses_file` is written anew, as CSV, after every epoch.
     """
+    import pandas as pd
     from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
     from phenogroups.data.embeddings import telling_of_embeddings
+    from phenogroups.training.run import write_csv
 
-    epochs, clock, ended = getattr(method, "passes", None), Clock(), 0
+    rows: list[dict[str, Any]] = []
+    LOG.has_begun = True
+    epochs, clock, ended = getattr(method, "passes", None), Clock(), 0.0
     columns = ("{task.description}", BarColumn(), "{task.fields[losses]}", TimeRemainingColumn(), "left")
     with Progress(*columns, console=ERR, disable=not ERR.is_terminal) as bar:
         looking = bar.add_task("", losses="", visible=False)
@@ -115,14 +144,17 @@ def training_bar(method: "Method") -> Iterator[Callable[[dict[str, float]], None
 
         def show(row: dict[str, float]) -> None:
             nonlocal ended
-            losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name not in ("epoch", "run"))
-            words = method.epoch_in_words(row["epoch"])  # pyright: ignore[reportAttributeAccessIssue], it has passes
+            losses = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name not in NO_LOSSES)
+            words = method.epoch_in_words(row["epoch"], row.get("last"))  # pyright: ignore[reportAttributeAccessIssue]
             epochs = method.passes  # pyright: ignore[reportAttributeAccessIssue], fewer than before `fit` for tables
             bar.update(task, completed=row["epoch"], total=epochs, losses=losses, description=words)
-            if int(row["epoch"]) > ended:
-                ended = int(row["epoch"])
+            if row["epoch"] > ended and row["epoch"] % 1 == 0:
+                ended = row["epoch"]
                 line = "  ".join(filter(None, (words, losses, clock.left(row["epoch"], epochs))))
                 detail(line, shown=not ERR.is_terminal)
+                if losses_file is not None:
+                    rows.append({"time": now(), "training": words, **row})
+                    write_csv(losses_file, pd.DataFrame(rows).drop(columns=["epoch", "last"], errors="ignore"))
 
         count = counted_lines(embedding_words)
 
@@ -172,6 +204,7 @@ def counted_lines(words: Callable[[int, int], str]) -> Callable[[int, int], None
 @contextmanager
 def searching(what: str) -> Iterator[Callable[[str], None]]:
     """The step of a search beside a spinner; where the output is redirected, a line for each step."""
+    LOG.has_begun = True
     if not ERR.is_terminal:
         note(what)
         yield lambda step: note(f"{what}: {step}")

@@ -103,11 +103,11 @@ def check_table(
     return found
 
 
-def check_cohort(cohort: Cohort) -> Findings:
+def check_cohort(cohort: Cohort, *, subgroups: int = 2, held_out: float = 0.2) -> Findings:
     """The same checks of a cohort in memory."""
     found = Findings()
     columns = {name: getattr(cohort, name) for name in COLUMNS}
-    _check_columns(found, columns, subgroups=2, held_out=0.2)
+    _check_columns(found, columns, subgroups, held_out)
     if cohort.inputs.ndim == 2:
         _check_features(found, np.asarray(cohort.inputs), ())
     _compare(found, [_describe_row(row) for row in cohort.inputs], _labels(cohort.subject, cohort.subject), columns)

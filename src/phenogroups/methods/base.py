@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -19,11 +20,12 @@ from phenogroups.data.labels import patient_value
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.documentation import complete_docstring
 from phenogroups.methods.prediction import Prediction
-from phenogroups.methods.registry import MEANS, METHODS, ORDER, from_json, register
+from phenogroups.methods.registry import MEANS, METHODS, ORDER, from_json, name_of, register, settings_of
 from phenogroups.methods.settings import AtLeast, check_limits, check_shapes
 from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.distributed import communicator
 from phenogroups.training.em import Progress
+from phenogroups.training.run import check_writable, new_run_folder, write_model
 
 
 @dataclass(eq=False, repr=False)
@@ -222,6 +224,50 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: Cohort | ArrayLike) -> np.ndarray:
         """Embed subjects: an array of shape (n_subjects, n_dims)."""
         return self.predict_cohort(X).embedding
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write the fitted method into a folder that `phenogroups.load` reads: tensors and settings, no code.
+
+        The values of y and the names of features are kept. Of the training subjects, `labels_` and the like are not.
+
+        Parameters
+        ----------
+        folder
+            Folder to write: `model.safetensors` and `recipe.json`, as in a run folder.
+        overwrite
+            Whether to replace a saved model or a finished run in that folder; otherwise it is refused.
+
+        Examples
+        --------
+        >>> import phenogroups
+        >>> cohort = phenogroups.drawn_table(80)
+        >>> model = phenogroups.METHODS["kmeans"]().fit(cohort)
+        >>> model.save("my-model")
+        >>> bool((phenogroups.load("my-model").predict_subgroup(cohort) == model.predict_subgroup(cohort)).all())
+        True
+        """
+        check_is_fitted(self)
+        check_writable(folder, overwrite=overwrite)
+        recipe = {"method": name_of(self), "settings": settings_of(self), "input_shape": list(self.input_shape_)}
+        recipe |= {"classes": self.classes_.tolist(), "patient": np.asarray(self.patient_).item()}
+        if hasattr(self, "feature_names_in_"):
+            recipe["feature_names"] = self.feature_names_in_.tolist()
+        if self.comm.rank == 0:  # of several processes one writes
+            with new_run_folder(folder) as partial:
+                write_model(partial, recipe, self.state())
+
+    def restore_names(self, recipe: Mapping[str, Any]) -> None:
+        """Restore the values of y and the names of features where `save` wrote them: a run folder has neither."""
+        classes, patient, names = (recipe.get(key) for key in ("classes", "patient", "feature_names"))
+        if classes is not None:
+            is_plain = isinstance(patient, str | int | float) and isinstance(classes, list)
+            if not is_plain or len(classes) > 2 or patient not in classes or classes != sorted({*classes}):
+                raise ValueError(f"Expected one or two values of y, and the patients' value. Received: {classes}.")
+            self.classes_, self.patient_ = np.array(classes), patient
+        if names is not None:
+            if [type(name) for name in names] != [str] * self.input_shape_[0] or len(self.input_shape_) > 1:
+                raise ValueError(f"Expected names of the features of {self.input_shape_}. Received: {len(names)}.")
+            self.feature_names_in_ = np.array(names, dtype=object)
 
     def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> Self:
         """Restore a fitted method from the tensors of `state`."""

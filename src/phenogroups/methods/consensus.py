@@ -102,14 +102,14 @@ class Consensus(Method, name="consensus"):
         """Number of epochs of all runs, for progress bars; a run without epochs counts as one."""
         return self.runs * self._passes_of_a_run
 
-    def epoch_in_words(self, done: float) -> str:
-        """Which run, and which epoch of it, is meant by a number of passes."""
+    def epoch_in_words(self, done: float, last: float | None = None) -> str:
+        """Which run, and which epoch of it, is meant by a number of passes; `last` as in a single run."""
         run = min(max(math.ceil(done / self._passes_of_a_run), 1), self.runs)
         words, first = f"run {run} of {self.runs}", self.run(0)
         if not hasattr(first, "passes"):
             return words
         within = done - (run - 1) * self._passes_of_a_run
-        return f"{words}, {first.epoch_in_words(within)}"  # pyright: ignore[reportAttributeAccessIssue]
+        return f"{words}, {first.epoch_in_words(within, last)}"  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def _passes_of_a_run(self) -> int:

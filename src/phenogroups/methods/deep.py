@@ -191,8 +191,13 @@ class DeepMethod(Method):
         """Number of epochs over all warmed-up networks, for progress bars."""
         return self.epochs + (self.starts - 1) * min(self.warmup, self.epochs)
 
-    def epoch_in_words(self, done: float) -> str:
-        """Which epoch is meant by a number of passes, counted as the setting `epochs` and history.csv count."""
+    def epoch_in_words(self, done: float, last: float | None = None) -> str:
+        """Which epoch is meant by a number of passes, counted as the setting `epochs` and history.csv count.
+
+        `last` is the epoch with which training stops early.
+        """
+        if last is not None:
+            return f"epoch {last:.0f}/{self.epochs}, the last: hardly any patient changes subgroup"
         warmup = min(self.warmup, self.epochs)
         start = min(int(done / warmup), self.starts - 1) if warmup else self.starts - 1
         if start and done == start * warmup:  # just ended, and not yet the next start's

@@ -127,12 +127,14 @@ def name_of(method: "Method") -> str:
 
 
 def load(folder: str | Path) -> "Method":
-    """Load the fitted method of a run folder.
+    """Load the fitted method of a run folder, or one that was saved by its `save`.
+
+    Nothing in the folder is executed; what does not fit together is refused.
 
     Parameters
     ----------
     folder
-        A folder that `discover` wrote.
+        A folder that `discover` or `save` wrote.
 
     Returns
     -------
@@ -152,7 +154,8 @@ def load(folder: str | Path) -> "Method":
         method = build_method(recipe["method"], in_current_names(recipe["settings"]))  # before the larger file is read
         tensors = read_tensors(folder, recipe)
         _refuse_broken(tensors)
-        return method.restore(tuple(recipe["input_shape"]), tensors)
+        method.restore(tuple(recipe["input_shape"]), tensors).restore_names(recipe)
+        return method
     except RunError:
         raise
     except Exception as error:  # libraries raise many kinds of errors on unexpected sizes and names

@@ -33,7 +33,7 @@ class Cell:
     seed: int
     settings: dict[str, Any]
     key: dict[str, Any]
-    epochs: int | None = None  # None: a method without epochs
+    epochs: int | None = None  # as set; None: a method without epochs
 
     @cached_property
     def digest(self) -> str:

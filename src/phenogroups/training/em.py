@@ -32,7 +32,8 @@ from phenogroups.training.film import Film, FilmRecorder
 if TYPE_CHECKING:
     from phenogroups.methods.deep import DeepMethod
 
-Progress = Callable[[dict[str, float]], None]  # gets the epoch, with its fraction, and the mean losses so far
+# gets the epoch, with its fraction, the mean losses so far, and `last`: the epoch with which training stops early
+Progress = Callable[[dict[str, float]], None]
 Embed = Callable[..., Tensor]  # embeddings of the subjects at the positions given, or of all
 
 
@@ -186,7 +187,8 @@ class Trainer:
                 totals[name] = totals.get(name, torch.zeros_like(loss)) + loss.detach()
             if self.progress is not None and (step % 5 == 0 or step == self.steps):
                 means = {name: total.item() / step for name, total in totals.items()}
-                self.progress({"epoch": self._shown_epoch(step / self.steps), **means})
+                last = {"last": float(self.epoch + 1)} if self.finished else {}
+                self.progress({"epoch": self._shown_epoch(step / self.steps), **means, **last})
         average_buffers(self.network, self.comm)
         whole = self.comm.all_reduce(torch.stack(list(totals.values()))) / (self.steps * self.comm.world_size)
         seen = dict(zip(totals, whole.tolist(), strict=True))

@@ -38,10 +38,10 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in VERSIONED}}
 
 
-def check_writable(folder: str | Path, *, overwrite: bool = True) -> None:
+def check_writable(folder: str | Path, *, overwrite: bool = False) -> None:
     """Say before training, not after it, that the run folder cannot be written; leaves no trace.
 
-    A finished run is replaced only with `overwrite`.
+    A finished run, or a saved model, is replaced only with `overwrite`.
     """
     folder = Path(folder).resolve()
     inside = (
@@ -55,8 +55,8 @@ def check_writable(folder: str | Path, *, overwrite: bool = True) -> None:
         )
     if inside and not overwrite:
         raise RunError(
-            f"Expected a new run folder. Received: {folder}, which holds a finished run. "
-            "Give another folder (--out), or replace that run (--overwrite)."
+            f"Expected a new run folder. Received: {folder}, which holds a finished run or a saved model. "
+            "Give another folder (--out), or replace it (--overwrite; in Python overwrite=True)."
         )
     home = next(parent for parent in folder.parents if parent.exists())
     if not home.is_dir() or not os.access(home, os.W_OK | os.X_OK):
@@ -67,7 +67,7 @@ def check_writable(folder: str | Path, *, overwrite: bool = True) -> None:
 def new_run_folder(folder: str | Path) -> Iterator[Path]:
     """A folder to write into, which takes its name only when everything in it is complete."""
     folder = Path(folder).resolve()
-    check_writable(folder)
+    check_writable(folder, overwrite=True)  # who must not replace an earlier run asks before the work is done
     partial = folder.with_name(folder.name + ".partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)

@@ -31,6 +31,7 @@ from phenogroups.methods.registry import class_of
 from phenogroups.report import tables
 from phenogroups.report.tables import OUTPUTS
 from phenogroups.training.cells import Cell, Cells, Found
+from phenogroups.training.em import Progress
 from phenogroups.training.isolated import Isolated, JobFailed, peak_memory_mb
 from phenogroups.training.run import RunError, versions
 
@@ -38,6 +39,8 @@ FORMAT = 1  # of cells; raised when what they hold changes
 CELLS = "cells"  # folder of finished cells
 SEEDS, HELD_OUT, VALIDATION = 3, 0.2, 0.1  # what is not asked for otherwise; the last of --splits (paper, Section 4)
 PATIENCE = 0.5  # seconds between two looks at what another process is running
+
+Tell = Callable[[tuple[float, str] | str], None]  # gets the share of a cell and its epoch, or images embedded
 
 
 @dataclass(frozen=True)
@@ -49,18 +52,15 @@ class Step:
     cells: int
     method: str
     seed: int
-    epoch: float = 0.0  # done, with its fraction
-    epochs: int | None = None  # None: a method without epochs
+    share: float = 0.0  # of the cell that is done
     left: float | None = None  # seconds until all is done, as far as known
-    said: str = ""  # what came out, or how many images are embedded
+    said: str = ""  # which epoch is trained, how many images are embedded, or what came out
 
     def __str__(self) -> str:
         words = f"cell {self.cell} of {self.cells}  {self.method}  seed {self.seed}"
         if self.doing == "waits":
             return f"{words}  another process is at it"
-        if self.doing in ("embeds", "finished", "failed"):
-            return f"{words}  {self.said}"
-        return words + (f"  epoch {min(int(self.epoch) + 1, self.epochs)}/{self.epochs}" if self.epochs else "")
+        return f"{words}  {self.said}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def plan(study: Study, methods: Mapping[str, Method], runs: int) -> list[Cell]:
     for seed in range(runs):
         for name, method in methods.items():
             settings = {**settings_of(method), "seed": seed}
-            epochs = getattr(method, "passes", None)
+            epochs = getattr(method, "epochs", None)
             cells.append(Cell(name, seed, settings, {**same, "method": name, "settings": settings}, epochs))
     return cells
 
@@ -262,7 +262,7 @@ def check_found(found: Found) -> None:
         raise ValueError("scores are missing")
 
 
-def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float | str], None]) -> dict[str, Any]:
+def run_cell(study: Study, job: Mapping[str, Any], progress: Tell) -> dict[str, Any]:
     """Train one method and score it."""
     torch.set_num_threads(job["threads"])
     if job["embeddings"] is not None:  # a process of its own knows nothing of the caller's folder
@@ -273,7 +273,7 @@ def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float | s
     method = build_method(job["method"], job["settings"])
     began = time.perf_counter()
     with telling_of_embeddings(lambda done, total: progress(f"embedding images {done:,} of {total:,}")):
-        method.fit(train, progress=lambda row: progress(row["epoch"]))
+        method.fit(train, progress=_counting(method, progress))
     seconds = time.perf_counter() - began
     prediction = method.predict_cohort(scored)
     scores = asdict(score(scored, prediction))
@@ -287,6 +287,14 @@ def run_cell(study: Study, job: Mapping[str, Any], progress: Callable[[float | s
         **shown, "scores": scores, "seconds": seconds, "peak_memory_mb": peak_memory_mb(), "caveats": method.caveats(),
         "subjects": {"trained": len(train), "scored": len(scored)},
     }  # fmt: skip
+
+
+def _counting(method: Any, progress: Tell) -> Progress | None:
+    """Called with the rows of a training, tells its share that is done and which epoch this is."""
+    if not hasattr(method, "passes"):
+        return None
+    # `fit` may start fewer networks than were planned, so both are asked for each time
+    return lambda row: progress((row["epoch"] / method.passes, method.epoch_in_words(row["epoch"], row.get("last"))))
 
 
 def _places(scored: Cohort, prediction: Prediction) -> list[list[int]]:
@@ -314,7 +322,8 @@ def _run_all(
                         continue
                     found = store.read(cell)
                     if found is None or found == before[cell]:  # nobody has run it since we began
-                        step = Step("begins", len(done) + 1, len(before), cell.method, cell.seed, epochs=cell.epochs)
+                        first_epoch = f"epoch 1/{cell.epochs}" if cell.epochs else ""
+                        step = Step("begins", len(done) + 1, len(before), cell.method, cell.seed, said=first_epoch)
                         found = _run_one(cell, study, worker, _teller(tell, step, cell, todo, done))
                         store.write(cell, found)
                         ran += 1
@@ -327,9 +336,7 @@ def _run_all(
     return ran
 
 
-def _run_one(
-    cell: Cell, study: Study, worker: Isolated | None, progress: Callable[[float | str], None]
-) -> dict[str, Any]:
+def _run_one(cell: Cell, study: Study, worker: Isolated | None, progress: Tell) -> dict[str, Any]:
     """The result of a cell, or its error: a failing method does not stop the others."""
     job = {
         "method": cell.method, "module": class_of(cell.method).__module__, "settings": cell.settings,
@@ -348,9 +355,7 @@ def _run_one(
         return {"status": "failed", "error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
 
 
-def _teller(
-    tell: Callable[[Step], None], step: Step, cell: Cell, todo: list[Cell], done: Mapping[Cell, Found]
-) -> Callable[[float | str], None]:
+def _teller(tell: Callable[[Step], None], step: Step, cell: Cell, todo: list[Cell], done: Mapping[Cell, Found]) -> Tell:
     """Reports the start of a cell, then its progress and the time left, estimated from finished cells."""
     seconds: dict[str, list[float]] = {}
     for other, found in done.items():
@@ -369,11 +374,12 @@ def _teller(
 
     tell(replace(step, left=left(0)))
 
-    def show(done: float | str) -> None:
+    def show(done: tuple[float, str] | str) -> None:
         if isinstance(done, str):
             tell(replace(step, doing="embeds", said=done))
         else:
-            tell(replace(step, doing="trains", epoch=done, left=left(done / (step.epochs or 1))))
+            share, epoch = done
+            tell(replace(step, doing="trains", share=share, said=epoch, left=left(share)))
 
     return show
 

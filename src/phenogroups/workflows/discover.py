@@ -90,6 +90,7 @@ def discover(
     choice: Choice | None = None,
     progress: Progress | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     workers: int = 0,
     note: Callable[[str], None] = lambda _: None,
 ) -> Discovery:
@@ -115,6 +116,8 @@ def discover(
         Called with a dict after every epoch.
     resume
         Whether to continue an interrupted run with the same settings after its last finished epoch.
+    overwrite
+        Whether to replace a finished run in the folder, once the new one is complete; otherwise it is refused.
     workers
         Number of threads that read a cohort on disk ahead.
     note
@@ -133,7 +136,7 @@ def discover(
     (120, True)
     """
     folder, table = Path(folder), dict(table or {})
-    check_writable(folder)
+    check_writable(folder, overwrite=overwrite)
     cohort.require(method.n_subgroups, controls=method.needs_controls)
     train, test = cohort.split(held_out, method.seed)
     recipe = _recipe(cohort, method, held_out, table)
