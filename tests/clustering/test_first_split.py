@@ -18,6 +18,7 @@ from phenogroups.clustering.first_split import (
     first_split,
 )
 from phenogroups.data.cohort import Cohort
+from phenogroups.data.examples.drawn_brains import drawn_brains
 from phenogroups.data.examples.drawn_table import drawn_table
 
 
@@ -270,3 +271,20 @@ def test_a_silent_and_a_repeated_feature_change_nothing():
     labels = labels_of(first_split(patients, controls, 2), patients)
     more = [torch.cat([x, torch.full((len(x), 1), 7.0), x[:, :3]], dim=1) for x in (patients, controls)]
     assert adjusted_rand_score(labels, labels_of(first_split(more[0], more[1], 2), more[0])) >= 0.9
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_regions_of_a_brain_that_say_much_the_same_are_no_hindrance(seed):
+    """Whitening all 24 means of regions makes their noise as loud as the lesions: 0.57 to 0.75."""
+    side = 16
+    cohort = drawn_brains(400, size=side, seed=seed)
+    place = (np.indices((side,) * 3) - (side - 1) / 2) / (side / 2)
+    shell = np.digitize(
+        np.sqrt(sum((place[i] / axis) ** 2 for i, axis in enumerate((0.68, 0.82, 0.66)))), [0.5, 0.8, 1.05]
+    )
+    octant = np.tensordot((4, 2, 1), place > 0, 1)
+    regions = [(shell == i) & (octant == j) for i in range(3) for j in range(8)]
+    table = torch.as_tensor(np.stack([cohort.inputs[:, 0, region].mean(axis=1) for region in regions], axis=1))
+    ill = torch.as_tensor(cohort.is_patient)
+    labels = labels_of(first_split(table[ill], table[~ill], 2), table[ill])
+    assert balanced_accuracy(labels, cohort.truth[cohort.is_patient]) >= 0.95

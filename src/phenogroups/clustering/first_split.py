@@ -41,6 +41,7 @@ WHOLE = 100  # features up to which no axis is left out before whitening, if the
 SUBJECTS_PER_AXIS = 4
 CONTROLS_PER_AXIS = 16  # among the principal axes of everybody that are whitened where there are more features, ...
 FEWEST_AXES, MOST_AXES, MORE = 20, 50, 1.5  # ... so many of them, and so many times as many in other spaces
+LEADING = (5, 10)  # principal axes of everybody that are whitened besides all of them, where there are fewer features
 PATIENT_AXES = (10, 20)  # of these, the axes along which patients vary most
 SHRINKAGE = 0.3  # of the controls' covariance
 JUDGED = 50  # principal axes of everybody, as given and standardised, in which candidates are judged
@@ -140,7 +141,8 @@ def _spaces(patients: Tensor, controls: Tensor) -> Iterator[_Space]:
     # with all axes, whitening undoes any scale: the same space from the features as given and standardised
     bases = [1 / deviation] if whole else [torch.ones_like(deviation), 1 / deviation]
     fewer = min(max(len(controls) // CONTROLS_PER_AXIS, FEWEST_AXES), MOST_AXES)
-    counts = (features,) if whole else (fewer, round(MORE * fewer))
+    # whitening all axes of features that say much the same makes their noise as loud as what they say
+    counts = (*(c for c in LEADING if c < features), features) if whole else (fewer, round(MORE * fewer))
     for scale in bases:
         center, axes = principal_axes(everybody, scale, max(counts))
         for count in counts:
