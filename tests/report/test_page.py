@@ -13,9 +13,11 @@ import pytest
 from PIL import Image
 
 from phenogroups.cli import main
+from phenogroups.evaluation.typical import exemplars
+from phenogroups.methods import Prediction
 from phenogroups.report.material import Material
 from phenogroups.report.page import run_figures, write_page
-from phenogroups.report.page_data import _bar_picture
+from phenogroups.report.page_data import INK, _bar_picture
 from phenogroups.report.pictures import sheet_of
 from phenogroups.report.run_folder import Run, read_subgroups
 from phenogroups.training.run import RunError
@@ -52,9 +54,10 @@ def test_questions_are_answered_in_order(image_run):
     page = Page(html_of(image_run))
     order = [
         "Read this first", "Subgroup B may be a <b>scanner</b>.", "Who.", "Apart.", "Sure.",
-        "What was asked", "Asked & answered.", "How many subgroups", "Two subgroups are the most stable.", "stability",
+        "What was asked", "Asked & answered.", "How many subgroups", "Two subgroups are the most stable.",
         "What they look like", "Most typical", "Borderline", "Who is in them", "What they are associated with",
-        "0.0123", "101.5", "How well patients are told", "How it was made", "Recipe", "settings.n_subgroups",
+        "0.0123", "101.5", "How well patients are told", "Appendix: how it was made", "stability",
+        "Recipe", "settings.n_subgroups",
         "versions.python",
     ]  # fmt: skip
     places, start = [], 0
@@ -144,9 +147,15 @@ def test_pictures_of_every_kind(make_run, tmp_path, shape, wide):
 
 
 def test_large_pictures_are_made_small(make_run, tmp_path):
-    m = Material.read(make_run(tmp_path / "run", (1, 300, 200), count=24, film=False, page=False)[0])
-    assert m.pictures.shape[1:] == (160, 107)
-    assert m.thumbnails.shape[1:] == (48, 32)
+    m = Material.read(make_run(tmp_path / "run", (1, 480, 400), count=24, film=False, page=False)[0])
+    assert m.pictures.shape[1:] == (320, 267)
+    assert m.thumbnails.shape[1:] == (48, 40)
+
+
+def test_many_pictures_are_smaller_so_that_the_page_stays_small(make_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("phenogroups.report.material.PICTURES", 1)
+    m = Material.read(make_run(tmp_path / "run", (1, 480, 400), count=48, film=False, page=False)[0])
+    assert m.pictures.shape[1:] == (160, 133)
 
 
 def test_material_comes_back_as_it_was(make_run, evidence, tmp_path):
@@ -196,18 +205,33 @@ def test_the_sheet_holds_every_picture_at_its_place():
         assert abs(float(part.mean()) - i * 6) < 5
 
 
-def test_exemplars_are_nearest_and_borderline_are_the_least_sure(image_run):
-    run = Run.read(image_run)
+def test_exemplars_are_nearest_and_borderline_are_the_least_sure(make_run, tmp_path):
+    run = Run.read(make_run(tmp_path / "run", count=240, film=False, page=False)[0])
     m, rows = run.material, run.subjects
     for k, letter in enumerate("AB"):
         own = rows[(rows["part"] == "held-out") & (rows["subgroup"] == letter)]
-        exemplars = m.gallery[(m.gallery_subgroup == k) & ~m.gallery_borderline]
-        expected = own.sort_values(f"distance_{letter}").index[: len(exemplars)]
-        assert exemplars.tolist() == expected.tolist()
+        sure = own[f"p_{letter}"].round(2)
+        typical = m.gallery[(m.gallery_subgroup == k) & ~m.gallery_borderline]
         borderline = m.gallery[(m.gallery_subgroup == k) & m.gallery_borderline]
-        rest = own.drop(exemplars).sort_values(f"p_{letter}").index
-        assert borderline.tolist() == rest[: len(borderline)].tolist()
-        assert len(borderline) == 3
+        assert (len(typical), len(borderline)) == (12, 6)
+        surer_half = own[sure >= sure.nlargest(len(own) // 2).min()]
+        assert typical.tolist() == surer_half.sort_values(f"distance_{letter}").index[:12].tolist()
+        assert borderline.tolist() == own.sort_values(f"p_{letter}").index[:6].tolist()
+        assert sure[typical].min() > sure[borderline].max()
+
+
+@pytest.mark.parametrize("members", [0, 1, 2, 7, 18, 19, 60])
+def test_who_is_typical_is_surer_than_who_is_borderline(members):
+    rng = np.random.default_rng(members)
+    p = np.where(rng.random(members) < 0.5, 1.0, 0.5 + rng.random(members) / 2)  # many are quite sure
+    new = Prediction(np.column_stack([p, 1 - p]), None, rng.normal(size=(members, 3)))
+    rows, is_borderline = exemplars(new, np.zeros(members, int), np.zeros((2, 3)), 0)
+    assert len(set(rows)) == len(rows) == min(members, len(rows))
+    assert (~is_borderline).sum() >= min(members, 12) - 6 * (members > 1)
+    shown = p[rows].round(2)
+    assert shown[~is_borderline].min(initial=1) > shown[is_borderline].max(initial=-1)
+    nobody, _ = exemplars(new, np.ones(members, int), np.zeros((2, 3)), 0)
+    assert len(nobody) == 0
 
 
 def test_an_empty_subgroup_has_a_card_that_says_so(make_run, tmp_path):
@@ -215,17 +239,20 @@ def test_an_empty_subgroup_has_a_card_that_says_so(make_run, tmp_path):
     sizes = Run.read(folder).sizes("held-out")
     assert 0 in sizes
     text = Page(html_of(folder)).text
-    assert text.count("No held-out patient fell into this subgroup.") == sizes.count(0)
+    words = "No held-out patient fell into this subgroup: there are no pictures of its patients."
+    assert text.count(words) == sizes.count(0)
+    assert text.count("Most typical") == len(sizes) - sizes.count(0)  # and no heading above nothing
 
 
 def test_upright_bars_have_sign_and_length():
     picture = _bar_picture(np.array([1.0, -0.5, 0.0]))
-    blue, orange = (picture == (0, 114, 178)).all(axis=2), (picture == (213, 94, 0)).all(axis=2)
-    assert blue[:, 1:6].sum(axis=0).tolist() == [24] * 5
-    assert orange[:, 7:12].sum(axis=0).tolist() == [12] * 5
-    assert not blue[25:].any()
-    assert not orange[:25].any()
-    assert not (blue | orange)[:, 12:].any()
+    bar = (picture == INK).all(axis=2)
+    above, below = bar[:24], bar[25:]
+    assert above[:, 1:6].sum(axis=0).tolist() == [24] * 5
+    assert below[:, 7:12].sum(axis=0).tolist() == [12] * 5
+    assert not below[:, :7].any()
+    assert not above[:, 6:].any()
+    assert not bar[:, 12:].any()
 
 
 def test_umap_is_one_of_the_views_where_it_is_installed(make_run, tmp_path, monkeypatch):

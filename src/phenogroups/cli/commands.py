@@ -74,7 +74,10 @@ class Demo:
         plain = {"kmeans on pixels": "kmeans", "mixture on pixels": "gaussian_mixture"}
         beside = {words: build_method(name, {"seed": self.seed}) for words, name in plain.items()}
         with training_bar(method) as progress:
-            found = discover(cohort, method, self.out, beside=beside, progress=progress, resume=self.resume, note=note)
+            found = discover(
+                cohort, method, self.out, beside=beside, progress=progress, resume=self.resume, command=LOG.command,
+                note=note,
+            )  # fmt: skip
         say_what_was_found(found)
         LOG.write(self.out)
 
@@ -169,7 +172,10 @@ class Discover(CohortOptions):
         say_encoder(method, cohort)
         choice = self.choose(cohort, method, least, most) if most > least else None
         if choice is not None and choice.subgroups == 1:
-            for sentence in report_none(cohort, method, self.out, choice, table=table):
+            sentences = report_none(
+                cohort, method, self.out, choice, table=table, kept=self.choosing, command=LOG.command
+            )
+            for sentence in sentences:
                 say(sentence)
             shutil.rmtree(self.choosing, ignore_errors=True)
             say(
@@ -187,7 +193,7 @@ class Discover(CohortOptions):
         with training_bar(method) as progress:
             found = discover(
                 cohort, method, self.out, held_out=held_out, table=table, choice=choice, progress=progress,
-                resume=self.resume, workers=self.workers, note=note,
+                resume=self.resume, workers=self.workers, command=LOG.command, note=note,
             )  # fmt: skip
         if found.scores:  # of several processes, the first one's
             shutil.rmtree(self.choosing, ignore_errors=True)

@@ -30,6 +30,7 @@ class Log:
 
     lines: list[str] = field(default_factory=list)
     verbose: bool = False  # whether details are printed too
+    command: str = ""  # as it was given
 
     def write(self, folder: Path) -> None:
         from phenogroups.data.writing import write_whole

@@ -17,18 +17,29 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 from PIL import Image
 
-from phenogroups.data.cohort import Cohort
+from phenogroups.data.cohort import UNKNOWN, Cohort
 from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.scores import SCORE_NAMES
+from phenogroups.methods import METHODS
+from phenogroups.methods.documentation import one_line
 from phenogroups.report import figures as draw
 from phenogroups.report.figures import as_file, subgroup_name
-from phenogroups.report.page_data import as_text, comparison_data, run_data, subgroup_cards, subgroup_rows
+from phenogroups.report.page_data import (
+    as_text,
+    axis_cards,
+    axis_shares,
+    comparison_data,
+    none_data,
+    run_data,
+    subgroup_cards,
+    subgroup_rows,
+)
 from phenogroups.report.run_folder import Run, subgroup_numbers
-from phenogroups.report.tables import defined, format_score
+from phenogroups.report.tables import defined, known_rows, tests_of, with_interval
 from phenogroups.training.run import PAGE, RunError
 
 # the other figures are for papers only: on the page, cards show the same
-ON_PAGE = ("embedding", "confusion", "confidence", "criteria", "diagnosis", "film", "history")
+ON_PAGE = ("embedding", "confidence", "criteria", "diagnosis", "film", "history")
 
 
 def run_figures(run: Run) -> dict[str, Callable[[], Figure]]:
@@ -117,27 +128,58 @@ def page_of(run: Run) -> str:
         counts=pd.crosstab(run.subjects["part"], run.subjects["diagnosis"]).to_dict("index"),
         score_columns=[SCORE_NAMES[column] for column in columns],
         score_rows=[
-            (name, [format_score(getattr(row, column)) for column in columns]) for name, row in run.scores.items()
+            (name, [with_interval(getattr(row, c), run.intervals.get(name, {}).get(c)) for c in columns])
+            for name, row in run.scores.items()
         ],
+        perfect=any(low == high for row in run.intervals.values() for low, high in row.values()),
+        known=None if m.confusion is None else known_rows(m.confusion, m.truth_names),
+        stability=_table(m.stability),
         confounds=_table(m.confounds),
         profiles=_table(m.profiles),
+        tests=tests_of(m.criteria),
         criteria=_table(m.criteria),
         whom=run.reference,
+        made=_made(run.recipe),
         recipe=list(_flat(run.recipe)),
     )
 
 
 def write_page_of_none(
-    folder: str | Path, *, title: str, sentences: Sequence[str], criteria: pd.DataFrame, recipe: Mapping[str, Any]
+    folder: str | Path,
+    cohort: Cohort,
+    vectors: np.ndarray,
+    *,
+    title: str,
+    sentences: Sequence[str],
+    criteria: pd.DataFrame,
+    recipe: Mapping[str, Any],
+    feature_names: Sequence[str] | None = None,
+    verdict: Mapping[str, Any] | None = None,
 ) -> None:
-    """report.html of a run that found no subgroups: why, and what was tried."""
+    """report.html of a run that found no subgroups: why, what was tested, and how patients vary instead.
+
+    `vectors` (n, components) are the subjects of `cohort` where subgroups were looked for.
+    """
+    data, share = none_data(cohort, vectors), np.array([*axis_shares(vectors[cohort.is_patient]), 0.0, 0.0])
+    points = np.pad(vectors[:, :2], [(0, 0), (0, max(2 - vectors.shape[1], 0))])
+    panel = ("Who is ill", np.where(cohort.is_patient, 0, UNKNOWN), ["Patients"], [draw.PATIENTS])
     html = render(
         "none.html.j2",
-        data={},
+        data=data,
         title=title,
+        verdict=verdict,
         sentences=sentences,
+        subjects=len(cohort),
+        patients=int(cohort.is_patient.sum()),
+        share=f"{share.sum():.0%}",
+        axes=axis_cards(cohort, vectors, feature_names),
+        tests=tests_of(criteria),
         criteria=_table(criteria),
-        figure=_embedded(draw.criteria_figure(criteria)),
+        figures={
+            "embedding": _embedded(draw.embedding_figure(points, share, [panel], cohort.is_patient)),
+            "criteria": _embedded(draw.criteria_figure(criteria)),
+        },
+        made=_made(recipe),
         recipe=list(_flat(recipe)),
     )
     write_whole(Path(folder) / PAGE, html)
@@ -206,6 +248,21 @@ def _embedded(figure: Figure, dpi: int = 220, shown_dpi: int = 135) -> dict[str,
         picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
     url = f"data:image/png;base64,{base64.b64encode(small.getvalue()).decode('ascii')}"
     return {"url": url, "width": width, "height": height, "alt": figure.get_label()}
+
+
+def _made(recipe: Mapping[str, Any]) -> dict[str, str | None]:
+    """When, by which command and with which method; None what an older recipe does not say."""
+    name = recipe["method"]
+    run = recipe["settings"].get("method")  # of a consensus, the method whose runs it compares
+    said = [one_line(each) for each in (name, run) if each in METHODS]
+    date, version = recipe.get("date"), recipe.get("versions", {}).get("phenogroups")
+    return {
+        "date": None if date is None else str(date).replace("T", ", ")[:17],
+        "command": recipe.get("command"),
+        "version": version,
+        "method": name,
+        "sentence": " ".join(said) or None,
+    }
 
 
 def _table(table: pd.DataFrame | None) -> dict[str, Any] | None:

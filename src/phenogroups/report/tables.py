@@ -1,7 +1,7 @@
 """Tables for the terminal, for the page and for LaTeX."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from phenogroups.data.cohort import subgroup_letter
+from phenogroups.evaluation.number import GAP, SHARE_OF_BEST, STABLE, SURE
 from phenogroups.evaluation.ranking import ALPHA, COSTS, RANKED, TITLES
 from phenogroups.evaluation.scores import SCORE_NAMES, Scores
 
@@ -54,6 +56,41 @@ def defined(rows: dict[str, Scores]) -> list[str]:
 
 def format_score(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
+
+
+def with_interval(value: float | None, ends: Sequence[float] | None) -> str:
+    """A score, and its interval where there is one."""
+    return format_score(value) if value is None or ends is None else f"{value:.3f} ({ends[0]:.3f} to {ends[1]:.3f})"
+
+
+def known_rows(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    """Patients by subgroup found (rows) and by what is known of them (columns), with the share of each column."""
+    share = counts / np.maximum(counts.sum(axis=0), 1)
+    cells = [[f"{n} ({part:.0%})" for n, part in zip(*row, strict=True)] for row in zip(counts, share, strict=True)]
+    rows = [[subgroup_letter(k), *row, str(counts[k].sum())] for k, row in enumerate(cells)]
+    return {"columns": ["Subgroup found", *names, "all"], "rows": rows}
+
+
+def tests_of(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
+    """What each number of subgroups had to pass, with the threshold of each test; None where it was not computed."""
+    if criteria is None or not {"subgroups", "gain", "p_gain", "gap", "stability", "passes"} <= {*criteria.columns}:
+        return None
+    tests = {
+        f"More structure than in patients without groups (p at most {SURE})": (criteria["p_gain"], np.less_equal, SURE),
+        f"A gap between any two (at least {GAP})": (criteria["gap"], np.greater_equal, GAP),
+        f"Adds to what fewer subgroups tell (at least {SHARE_OF_BEST} of the best)": (
+            criteria["gain"] / criteria["gain"].cummax(), np.greater_equal, SHARE_OF_BEST,
+        ),
+        f"Runs agree on patients they have not seen (at least {STABLE})": (
+            criteria["stability"], np.greater_equal, STABLE,
+        ),
+    }  # fmt: skip
+    rows = []
+    for i, row in enumerate(criteria.to_dict("records")):
+        found = [(values.iloc[i], is_good(values.iloc[i], limit)) for values, is_good, limit in tests.values()]
+        cells = [f"{value:.3g}: {'passes' if good else 'fails'}" for value, good in found]
+        rows.append([str(row["subgroups"]), *cells, "yes" if row["passes"] else "no"])
+    return {"columns": ["Subgroups", *tests, "Passes all"], "rows": rows}
 
 
 def shown_columns(summary: pd.DataFrame) -> list[str]:
