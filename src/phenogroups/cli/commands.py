@@ -382,17 +382,57 @@ class Report:
     """Folder written by discover."""
     figures: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Also write every figure as PNG and SVG into this folder."""
+    pdf: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Also print the page into this file, on A4; needs chromium or another browser of its kind."""
 
     def run(self) -> None:
         if not self.run_folder.is_dir():  # said at once: what makes pages takes seconds to import
             raise ValueError(
                 f"Expected a run folder, as discover writes it. Received: {self.run_folder}, which does not exist."
             )
-        from phenogroups.report.page import write_figures, write_page
+        if self.pdf is not None:  # a missing browser is said before anything is made
+            from phenogroups.report.printing import find_chromium, print_page
 
-        say(f"Written: {write_page(self.run_folder)}.")
+            chromium = find_chromium()
+        from phenogroups.report.page import write_figures, write_page
+        from phenogroups.training.run import PAGE, found_none
+
+        if found_none(self.run_folder):
+            page = self.run_folder / PAGE
+            say(f"{page} stays as it is: a run that found no subgroups keeps its page, and not what it was made of.")
+        else:
+            page = write_page(self.run_folder)
+            say(f"Written: {page}.")
+        if self.pdf is not None:
+            print_page(chromium, page, self.pdf)
+            say(f"Written: {self.pdf}.")
         if self.figures is not None:
             say(f"Written: {len(write_figures(self.run_folder, self.figures))} files in {self.figures}.")
+
+
+@dataclass(frozen=True)
+class Open:
+    """Show the report of an earlier run, or the page of a comparison, in the browser."""
+
+    run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder written by discover, demo or compare."""
+
+    def run(self) -> None:
+        import webbrowser
+
+        names = ("report.html", "compare.html")
+        page = next((self.run_folder / name for name in names if (self.run_folder / name).is_file()), None)
+        if page is None:
+            raise ValueError(
+                f"Expected a folder with {' or '.join(names)}, as discover and compare write it. "
+                f"Received: {self.run_folder}. phenogroups report RUN makes the page of a run again."
+            )
+        page = page.resolve()
+        try:
+            is_shown = webbrowser.open(page.as_uri())
+        except webbrowser.Error:
+            is_shown = False
+        say(f"Opened: {page}." if is_shown else f"No browser was found on this machine. The page is {page}.")
 
 
 @dataclass(frozen=True)
@@ -420,6 +460,7 @@ Command = (
     | Annotated[Compare, subcommand("compare")]
     | Annotated[Predict, subcommand("predict")]
     | Annotated[Report, subcommand("report")]
+    | Annotated[Open, subcommand("open")]
     | Annotated[Check, subcommand("check")]
     | Annotated[Methods, subcommand("methods")]
 )

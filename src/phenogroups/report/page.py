@@ -35,7 +35,7 @@ from phenogroups.report.page_data import (
     subgroup_rows,
 )
 from phenogroups.report.run_folder import Run, subgroup_numbers
-from phenogroups.report.tables import defined, known_rows, tests_of, with_interval
+from phenogroups.report.tables import association_rows, defined, known_rows, tests_of, with_interval
 from phenogroups.training.run import PAGE, RunError
 
 # the other figures are for papers only: on the page, cards show the same
@@ -134,8 +134,8 @@ def page_of(run: Run) -> str:
         perfect=any(low == high for row in run.intervals.values() for low, high in row.values()),
         known=None if m.confusion is None else known_rows(m.confusion, m.truth_names),
         stability=_table(m.stability),
-        confounds=_table(m.confounds),
-        profiles=_table(m.profiles),
+        confounds=association_rows(m.confounds) or _table(m.confounds),
+        profiles=_table(_without_zeros(m.profiles)),
         tests=tests_of(m.criteria),
         criteria=_table(m.criteria),
         whom=run.reference,
@@ -271,7 +271,16 @@ def _table(table: pd.DataFrame | None) -> dict[str, Any] | None:
     return {
         "columns": [str(name).replace("_", " ") for name in table.columns],
         "rows": [[as_text(value) for value in row] for row in table.itertuples(index=False)],
+        "words": [not pd.api.types.is_numeric_dtype(kind) for kind in table.dtypes],
     }
+
+
+def _without_zeros(profiles: pd.DataFrame | None) -> pd.DataFrame | None:
+    """Nobody's missing values need no column."""
+    if profiles is None:
+        return None
+    counted = [name for name in profiles.columns if str(name).startswith("missing ")]
+    return profiles.drop(columns=[name for name in counted if not pd.to_numeric(profiles[name]).any()])
 
 
 def _flat(recipe: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -68,7 +68,7 @@ def known_rows(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
     share = counts / np.maximum(counts.sum(axis=0), 1)
     cells = [[f"{n} ({part:.0%})" for n, part in zip(*row, strict=True)] for row in zip(counts, share, strict=True)]
     rows = [[subgroup_letter(k), *row, str(counts[k].sum())] for k, row in enumerate(cells)]
-    return {"columns": ["Subgroup found", *names, "all"], "rows": rows}
+    return {"columns": ["Subgroup found", *names, "all"], "rows": rows, "words": [False] * (len(names) + 2)}
 
 
 def tests_of(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
@@ -90,7 +90,31 @@ def tests_of(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
         found = [(values.iloc[i], is_good(values.iloc[i], limit)) for values, is_good, limit in tests.values()]
         cells = [f"{value:.3g}: {'passes' if good else 'fails'}" for value, good in found]
         rows.append([str(row["subgroups"]), *cells, "yes" if row["passes"] else "no"])
-    return {"columns": ["Subgroups", *tests, "Passes all"], "rows": rows}
+    return {"columns": ["Subgroups", *tests, "Passes all"], "rows": rows, "words": [True] * (len(tests) + 2)}
+
+
+def association_rows(confounds: pd.DataFrame | None) -> dict[str, Any] | None:
+    """One row per covariate: how strongly subgroups follow it among patients and, as a check, among controls."""
+    needed = {"covariate", "among", "effect", "value", "low", "high", "p", "p_corrected", "test"}
+    if confounds is None or not needed <= {*confounds.columns}:
+        return None
+    whom, rows = ("patients", "controls"), []
+    for name, of_one in confounds.groupby("covariate", sort=False):
+        cells = {str(one["among"]): _association(one) for one in of_one.to_dict("records")}
+        source = [str(of_one["source"].iloc[0])] if "source" in of_one else []
+        found = [cell for among in whom for cell in cells.get(among, ("–", "–"))]
+        rows.append([str(name), *source, str(of_one["effect"].iloc[0]), *found])
+    columns = ["Covariate", *(["Source"] if "source" in confounds else []), "Measure"]
+    words = [True] * len(columns)
+    columns += [title for among in whom for title in (f"Among {among} (95% interval)", "Corrected p")]
+    return {"columns": columns, "rows": rows, "words": [*words, True, False, True, False]}
+
+
+def _association(one: Mapping[Any, Any]) -> tuple[str, str]:
+    """Strength with its interval and corrected p, or why there is none."""
+    if pd.isna(one["p"]):
+        return str(one["test"]), "–"
+    return f"{one['value']:.2f} ({one['low']:.2f} to {one['high']:.2f})", _p(one["p_corrected"])
 
 
 def shown_columns(summary: pd.DataFrame) -> list[str]:
