@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from phenogroups.data.cohort import Cohort
-from phenogroups.evaluation.scores import score
+from phenogroups.evaluation.scores import intervals, score
 from phenogroups.methods import PlainKMeans, settings_of
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page
@@ -46,6 +46,7 @@ def a_run(folder, shape=(1, 8, 8), *, truth=True, evidence=None, film=True, coun
     seen, new = method.predict_cohort(train), method.predict_cohort(test)
     new.__dict__["diagnosis"] = np.linspace(0, 1, len(test))
     recipe = {"method": "kmeans", "settings": settings_of(method), "input_shape": list(shape), "table": {"path": NASTY}}
+    recipe |= {"date": "2026-11-17T20:15+00:00", "command": f"phenogroups discover '{NASTY}'"}
     features = [f"volume {j}" for j in range(shape[0])] if len(shape) == 1 else None
     said = {"asked": ["Asked & answered."], "sure": ["Sure."], "who": ["Who."], "apart": ["Apart."]}
     material = gather(
@@ -56,7 +57,8 @@ def a_run(folder, shape=(1, 8, 8), *, truth=True, evidence=None, film=True, coun
     write_model(folder, recipe, method.state())
     tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
     write_csv(folder / "subgroups.csv", pd.concat(tables))
-    (folder / "scores.json").write_text(json.dumps({"kmeans": asdict(score(test, new))}))
+    scores = asdict(score(test, new)) | {"intervals": intervals(test, new)}
+    (folder / "scores.json").write_text(json.dumps({"kmeans": scores}))
     history = {"epoch": range(1, 6), "classification": 1.0, "bound": np.linspace(-1, 0, 5), "seconds": 1.0}
     write_csv(folder / "history.csv", pd.DataFrame(history))
     material.write(folder)
@@ -71,6 +73,15 @@ EVIDENCE = Evidence(
     profiles=pd.DataFrame({"feature": ["iq"], "A": [101.5], "B": [None]}),
     criteria=pd.DataFrame({"subgroups": [2, 3, 4], "silhouette": [0.5, 0.2, 0.1], "stability": [0.9, None, 0.3]}),
     choice="Two subgroups are the most stable.",
+    verdict={
+        "answer": "plausible",
+        "headline": "They hold & follow the <b>pen</b>.",
+        "why": ["Runs agree.", "The pen differs."],
+        "next_step": "Adjust for the pen.",
+    },
+    stability=pd.DataFrame(
+        {"what": ["other starts"], "agreement": [0.91], "by_chance": [0.02], "meaning": ["The same are found again."]}
+    ),
 )
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import fields
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from PIL import Image
 
 from phenogroups.cli import main
+from phenogroups.evaluation.scores import SCORE_NAMES
 from phenogroups.evaluation.typical import exemplars
 from phenogroups.methods import Prediction
 from phenogroups.report.material import Material
@@ -53,8 +55,10 @@ def html_of(run) -> str:
 def test_questions_are_answered_in_order(image_run):
     page = Page(html_of(image_run))
     order = [
+        "plausible", "They hold & follow the <b>pen</b>.", "Runs agree.", "The pen differs.", "Adjust for the pen.",
         "Read this first", "Subgroup B may be a <b>scanner</b>.", "Who.", "Apart.", "Sure.",
-        "What was asked", "Asked & answered.", "How many subgroups", "Two subgroups are the most stable.",
+        "What was asked", "Asked & answered.", "2026-11-17, 20:15", f"phenogroups discover '{NASTY}'", "K-means",
+        "How many subgroups", "Two subgroups are the most stable.", "The same are found again.",
         "What they look like", "Most typical", "Borderline", "Who is in them", "What they are associated with",
         "0.0123", "101.5", "How well patients are told", "Appendix: how it was made", "stability",
         "Recipe", "settings.n_subgroups",
@@ -70,10 +74,64 @@ def test_questions_are_answered_in_order(image_run):
 def test_sections_without_material_are_left_out(make_run, tmp_path):
     folder, _ = make_run(tmp_path / "run", truth=False, film=False)
     text = Page(html_of(folder)).text
-    for words in ("Read this first", "across epochs", "stability", "by subgroup found"):
+    for words in ("Read this first", "across epochs", "stability", "by subgroup found", "What to do next", "by chance"):
         assert words not in text
     assert "No association was tested" in text
     assert "other numbers were not tried" in text
+
+
+def test_a_folder_of_before_verdict_and_maps_test_still_has_a_page(make_run, tmp_path, monkeypatch):
+    folder, made = make_run(tmp_path / "run", count=40, film=False, page=False)
+    older = [f for f in fields(Material) if f.name not in ("verdict", "stability", "map_test")]
+    monkeypatch.setattr("phenogroups.report.material.fields", lambda _: older)
+    made.write(folder)
+    monkeypatch.undo()
+    recipe = json.loads((folder / "recipe.json").read_text())
+    (folder / "recipe.json").write_text(json.dumps({k: v for k, v in recipe.items() if k not in ("date", "command")}))
+    scores = json.loads((folder / "scores.json").read_text())
+    del scores["kmeans"]["intervals"]
+    (folder / "scores.json").write_text(json.dumps(scores))
+    write_page(folder)
+    assert (Material.read(folder).verdict, Material.read(folder).map_test) == (None, None)
+    text = Page(html_of(folder)).text
+    assert "Command" not in text
+    assert "Most typical" in text
+
+
+def test_every_score_has_its_interval(image_run):
+    run = Run.read(image_run)
+    shown = [name for name in SCORE_NAMES if getattr(run.scores["kmeans"], name) is not None]
+    assert set(shown) == set(run.intervals["kmeans"])
+    text = Page(html_of(image_run)).text
+    for name in shown:
+        low, high = run.intervals["kmeans"][name]
+        assert f"{getattr(run.scores['kmeans'], name):.3f} ({low:.3f} to {high:.3f})" in text
+
+
+def test_what_one_run_cannot_know_is_not_computed(image_run):
+    page = html_of(image_run)
+    assert Page(page).text.count("not computed") == 2  # of each subgroup
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    assert "undecided" not in data["columns"]
+    assert "confidence" in data["columns"]
+
+
+def test_patients_are_counted_by_what_is_known_of_them(image_run):
+    counts = Run.read(image_run).material.confusion
+    text = " ".join(Page(html_of(image_run)).text.split())
+    for (row, column), n in np.ndenumerate(counts):
+        assert f"{n} ({n / counts[:, column].sum():.0%})" in text, (row, column)
+
+
+def test_maps_that_may_mark_nothing_are_left_out(make_run, tmp_path, monkeypatch):
+    assert "What speaks for it" in Page(html_of(make_run(tmp_path / "good", film=False)[0])).text
+    monkeypatch.setattr("phenogroups.report.material.marks_what_matters", lambda *_: 0.6)
+    folder, made = make_run(tmp_path / "bad", film=False)
+    text = Page(html_of(folder)).text
+    assert "What speaks for it" not in text
+    assert text.count("are left out") == 2
+    assert "60% of the comparisons" in " ".join(text.split())
+    assert not made.maps.any()
 
 
 def test_names_are_shown_and_never_run(image_run, table_run):
