@@ -8,13 +8,14 @@ import pandas as pd
 import pytest
 
 from phenogroups.data.cohort import Cohort
+from phenogroups.evaluation.number import decide
 from phenogroups.evaluation.scores import intervals, score
 from phenogroups.methods import PlainKMeans, settings_of
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page
 from phenogroups.training.film import Film
 from phenogroups.training.run import write_csv, write_model
-from phenogroups.workflows.discover import subgroup_table
+from phenogroups.workflows.discover import report_none, subgroup_table
 
 NASTY = "<script>alert(1)</script>"
 
@@ -93,6 +94,25 @@ def make_run():
 @pytest.fixture(scope="session")
 def evidence():
     return EVIDENCE
+
+
+@pytest.fixture(scope="session")
+def none_run(tmp_path_factory):
+    """Folders of cohorts without subgroups, of images and of features, with the page alone."""
+    folder = tmp_path_factory.mktemp("none")
+    criteria = pd.DataFrame(
+        {
+            "subgroups": [2, 3], "gain": [0.1, 0.01], "gain_by_chance": [0.1, 0.1], "p_gain": [0.4, 0.9],
+            "gap": [0.001, 0.05], "p_gap": [0.5, 0.5], "stability": [0.7, 0.2], "stability_by_chance": [0.1, 0.1],
+        }
+    )  # fmt: skip
+    choice = decide(criteria)
+    with pytest.MonkeyPatch.context() as patch:  # encoders take their time, and are tested elsewhere
+        vectors = np.random.default_rng(0).normal(size=(80, 5))
+        patch.setattr("phenogroups.workflows.discover.looked_at", lambda *_: (np.arange(80), vectors))
+        for kind, shape in (("images", (1, 20, 20)), ("table", (15,))):
+            report_none(a_cohort(shape), PlainKMeans(), folder / kind, choice, command="phenogroups discover x")
+    return folder
 
 
 @pytest.fixture(scope="session")

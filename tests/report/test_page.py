@@ -14,12 +14,13 @@ import pytest
 from PIL import Image
 
 from phenogroups.cli import main
+from phenogroups.data.cohort import Cohort
 from phenogroups.evaluation.scores import SCORE_NAMES
 from phenogroups.evaluation.typical import exemplars
 from phenogroups.methods import Prediction
 from phenogroups.report.material import Material
 from phenogroups.report.page import run_figures, write_page
-from phenogroups.report.page_data import INK, _bar_picture
+from phenogroups.report.page_data import INK, _bar_picture, axis_cards
 from phenogroups.report.pictures import sheet_of
 from phenogroups.report.run_folder import Run, read_subgroups
 from phenogroups.training.run import RunError
@@ -326,3 +327,48 @@ def test_umap_is_one_of_the_views_where_it_is_installed(make_run, tmp_path, monk
     assert made.umap.shape == (40, 2)
     assert Material.read(folder).umap.dtype == np.float32
     monkeypatch.delitem(sys.modules, "umap")
+
+
+def test_the_page_of_none_shows_what_was_tested_and_how_patients_vary(none_run):
+    for kind in ("images", "table"):
+        page = Page(html_of(none_run / kind))
+        order = [
+            "no subgroups", "No subgroups: with 2, ", "What to try next", "--covariates", "What was asked",
+            "phenogroups discover x", "What was tested", "p at most 0.01", "at least 0.03", "at least 0.5 of the best",
+            "at least 0.6", "0.4: fails", "0.001: fails", "1: passes", "0.7: passes", "0.9: fails", "0.05: passes",
+            "Where the subjects lie", "What varies most among the patients", "Axis 1", "Axis 2", "Axis 3", "Appendix",
+            "gain by chance", "settings.n_subgroups",
+        ]  # fmt: skip
+        start = 0
+        for words in order:
+            start = page.text.index(words, start)
+        assert NASTY in html_of(none_run / kind) or "\\u003cscript" in html_of(none_run / kind)
+        data = json.loads(re.search(r'id="data">(.*?)</script>', html_of(none_run / kind), re.DOTALL)[1])
+        assert len(data["points"]) == len(data["rows"]) == 80
+    ends = [image["alt"] for image in Page(html_of(none_run / "images")).all("img") if "end of axis" in image["alt"]]
+    assert len(ends) == len(set(ends)) == 3 * 2 * 6
+    assert "Correlation of each feature" in Page(html_of(none_run / "table")).text
+
+
+def test_patients_at_the_ends_are_those_farthest_out():
+    cohort = Cohort(np.zeros((40, 1, 8, 8), np.float32), np.arange(40) % 2, [f"s{i}" for i in range(40)])
+    vectors = np.random.default_rng(0).normal(size=(40, 3)) * [3, 2, 1]
+    cards = axis_cards(cohort, vectors, None)
+    patients = np.arange(1, 40, 2)
+    for axis, card in enumerate(cards):
+        order = patients[np.argsort(vectors[patients, axis])]
+        assert [one["name"] for one in card["ends"]["one"]] == [f"s{i}" for i in order[:6]]
+        assert [one["name"] for one in card["ends"]["the other"]] == [f"s{i}" for i in order[::-1][:6]]
+    variance = vectors[patients].var(axis=0)
+    assert [card["share"] for card in cards] == [f"{share:.0%}" for share in variance / variance.sum()]
+
+
+def test_features_follow_an_axis_by_their_correlation():
+    rng = np.random.default_rng(0)
+    inputs, ill = rng.normal(size=(60, 15)).astype(np.float32), np.arange(60) % 2
+    vectors = np.column_stack([inputs[:, 3] * 2, -inputs[:, 7]])
+    first, second = axis_cards(Cohort(inputs, ill), vectors, [f"f{j}" for j in range(15)])
+    assert (first["bars"][0]["name"], first["bars"][0]["value"]) == ("f3", "+1.00")
+    assert (second["bars"][0]["name"], second["bars"][0]["value"]) == ("f7", "-1.00")
+    expected = np.corrcoef(inputs[ill == 1, int(first["bars"][1]["name"][1:])], vectors[ill == 1, 0])[0, 1]
+    assert float(first["bars"][1]["value"]) == pytest.approx(expected, abs=0.006)

@@ -35,7 +35,7 @@ from phenogroups.report.page_data import (
     subgroup_rows,
 )
 from phenogroups.report.run_folder import Run, subgroup_numbers
-from phenogroups.report.tables import association_rows, defined, known_rows, tests_of, with_interval
+from phenogroups.report.tables import association_rows, criteria_rows, defined, known_rows, with_interval
 from phenogroups.training.run import PAGE, RunError
 
 # the other figures are for papers only: on the page, cards show the same
@@ -136,7 +136,7 @@ def page_of(run: Run) -> str:
         stability=_table(m.stability),
         confounds=association_rows(m.confounds) or _table(m.confounds),
         profiles=_table(_without_zeros(m.profiles)),
-        tests=tests_of(m.criteria),
+        tests=criteria_rows(m.criteria),
         criteria=_table(m.criteria),
         whom=run.reference,
         made=_made(run.recipe),
@@ -173,7 +173,7 @@ def write_page_of_none(
         patients=int(cohort.is_patient.sum()),
         share=f"{share.sum():.0%}",
         axes=axis_cards(cohort, vectors, feature_names),
-        tests=tests_of(criteria),
+        tests=criteria_rows(criteria),
         criteria=_table(criteria),
         figures={
             "embedding": _embedded(draw.embedding_figure(points, share, [panel], cohort.is_patient)),

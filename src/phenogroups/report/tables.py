@@ -71,7 +71,7 @@ def known_rows(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
     return {"columns": ["Subgroup found", *names, "all"], "rows": rows, "words": [False] * (len(names) + 2)}
 
 
-def tests_of(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
+def criteria_rows(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
     """What each number of subgroups had to pass, with the threshold of each test; None where it was not computed."""
     if criteria is None or not {"subgroups", "gain", "p_gain", "gap", "stability", "passes"} <= {*criteria.columns}:
         return None
