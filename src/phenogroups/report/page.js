@@ -352,6 +352,7 @@
   const enlarge = () => {
     const dialog = make("dialog", undefined, document.body), image = make("img", undefined, dialog), words = make("p", undefined, dialog);
     const controls = make("div", undefined, dialog);
+    image.alt = "Enlarged picture";
     controls.className = "controls";
     words.setAttribute("aria-live", "polite");
     let buttons = [], at = 0;
