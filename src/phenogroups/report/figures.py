@@ -116,7 +116,7 @@ def drivers_figure(mean_maps: np.ndarray, difference: np.ndarray) -> Figure:
     tall = min(side * height / width, side) + 0.1
     figure = Figure(figsize=(COLUMN, tall * n + 0.45), layout="compressed")
     grid = figure.subplots(n, 2, squeeze=False)
-    marked = LinearSegmentedColormap.from_list("marked", ["#333333", np.array(HIGHLIGHT) / 255])
+    marked = LinearSegmentedColormap.from_list("marked", np.array([(51, 51, 51), HIGHLIGHT]) / 255)
     limit = float(np.abs(difference.astype(np.float32)).max(initial=0)) or 1.0
     for k, (left, right) in enumerate(grid):
         shown = left.imshow(mean_maps[k].astype(np.float32), cmap=marked, vmin=0, vmax=1, interpolation="nearest")
