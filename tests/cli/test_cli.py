@@ -1,8 +1,11 @@
 """The command line as a user meets it: what it prints, writes and refuses."""
 
+import html
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -464,3 +467,73 @@ def test_discover_says_first_that_subgroups_follow_a_covariate(tmp_path, capsys)
     assert "They may be site and not disease." in printed
     assert printed.index("Subgroups follow site") < printed.index("2 subgroups were looked for")
     assert (tmp_path / "run" / "confounds.csv").exists()
+
+
+@pytest.fixture(scope="module")
+def table_run(tmp_path_factory):
+    """A run of a table, and the command that made it."""
+    folder = tmp_path_factory.mktemp("told")
+    cohort = drawn_table(80, 6, seed=0)
+    rows = pd.DataFrame(cohort.inputs, columns=[f"x{j}" for j in range(6)]).assign(diagnosis=cohort.diagnosis)
+    rows.to_csv(folder / "subjects.csv", index=False)
+    command = ["discover", str(folder / "subjects.csv"), "--out", str(folder / "my run"), *QUICK]
+    assert cli.main(command) == 0
+    return folder / "my run", command
+
+
+def test_the_report_says_when_by_which_command_and_how(table_run):
+    run, command = table_run
+    page = (run / "report.html").read_text()
+    assert html.escape(shlex.join(["phenogroups", *command]), quote=True).replace("&#x27;", "&#39;") in page
+    assert json.loads((run / "recipe.json").read_text())["date"][:10] in page
+    assert "Deep UCSL: patients are clustered while controls must stay undecided" in page
+
+
+def test_open_shows_the_report_in_the_browser(table_run, monkeypatch, capsys, tmp_path):
+    run, _ = table_run
+    shown = []
+    monkeypatch.setattr("webbrowser.open", lambda url: bool(shown.append(url)) or True)
+    assert cli.main(["open", str(run)]) == 0
+    assert shown == [(run / "report.html").resolve().as_uri()]
+    assert "Opened: " in capsys.readouterr().out
+    monkeypatch.setattr("webbrowser.open", lambda _: False)
+    assert cli.main(["open", str(run)]) == 0
+    assert f"No browser was found on this machine. The page is {run / 'report.html'}." in capsys.readouterr().out
+    (tmp_path / "compare.html").write_text("")
+    assert cli.main(["open", str(tmp_path)]) == 0
+    assert "compare.html" in capsys.readouterr().out
+    assert cli.main(["open", str(tmp_path / "absent")]) == 2
+    said = capsys.readouterr().err
+    assert "Expected a folder with report.html or compare.html" in said
+    assert "absent" in said
+
+
+def test_the_report_is_printed_where_a_browser_is_found(table_run, monkeypatch, capsys, tmp_path):
+    run, _ = table_run
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert cli.main(["report", str(run), "--pdf", str(tmp_path / "r.pdf")]) == 2
+    said = capsys.readouterr().err
+    assert "Expected a browser that prints: chromium" in said
+    assert "print it to PDF there" in said
+    monkeypatch.undo()
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\necho it has no sandbox >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert cli.main(["report", str(run), "--pdf", str(tmp_path / "r.pdf")]) == 2
+    assert "Received: it has no sandbox. Print it in another browser." in capsys.readouterr().err
+    assert not (tmp_path / "r.pdf").exists()
+    broken.unlink()
+    if shutil.which("chromium") is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    assert cli.main(["report", str(run), "--pdf", str(tmp_path / "r.pdf")]) == 0
+    assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
+    assert f"Written: {tmp_path / 'r.pdf'}." in capsys.readouterr().out
+
+
+def test_a_run_without_subgroups_keeps_its_page(tmp_path, capsys):
+    (tmp_path / "choice.json").write_text("{}")
+    (tmp_path / "report.html").write_text("<p>none</p>")
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert "stays as it is" in capsys.readouterr().out
+    assert (tmp_path / "report.html").read_text() == "<p>none</p>"

@@ -14,8 +14,11 @@ from phenogroups.evaluation.saliency import (
     _log_odds,
     _patches,
     expected_gradients,
+    is_no_luck,
+    marks_what_matters,
     occlusion,
     saliency,
+    smoothed,
     some_patients,
 )
 from phenogroups.methods import PlainKMeans, SupervisedSubgroups
@@ -76,3 +79,38 @@ def test_the_map_lies_on_the_crossbar():
         found = saliency(method, cohort, row, 1, references)
         shares.append(found[marks[row]].sum() / found.sum() / marks[row].mean())
     assert np.mean(shares) > 3
+
+
+class LooksAtOnePlace:
+    """The odds of subgroup 1 are the brightness of one corner of the image."""
+
+    def predict_cohort(self, cohort: Cohort) -> SimpleNamespace:
+        corner = np.asarray(cohort.inputs)[(slice(None), 0, *[slice(5)] * (cohort.inputs.ndim - 2))]
+        p = 1 / (1 + np.exp(-corner.reshape(len(corner), -1).mean(axis=1)))
+        return SimpleNamespace(subgroup=np.column_stack([1 - p, p]))
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (12, 16, 14)])
+def test_a_map_passes_where_it_marks_what_matters(shape):
+    cohort = Cohort(np.ones((1, 1, *shape), np.float32), [1])
+    good, bad = np.zeros(shape), np.zeros(shape)
+    good[(slice(5),) * len(shape)] = bad[(slice(7, 12),) * len(shape)] = 1
+    nothing = np.zeros((1, *shape), np.float32)
+    assert marks_what_matters(LooksAtOnePlace(), cohort, 0, 1, smoothed(good), nothing) > 0.9
+    assert marks_what_matters(LooksAtOnePlace(), cohort, 0, 1, smoothed(bad), nothing) < 0.5
+    assert marks_what_matters(LooksAtOnePlace(), cohort, 0, 1, np.zeros(shape), nothing) == 0  # it marks no place
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_maps_that_mark_nothing_pass_in_one_of_twenty(count):
+    shares = np.random.default_rng(0).random((20_000, count))
+    assert np.mean([is_no_luck(some) for some in shares]) == pytest.approx(0.05, abs=0.006)
+    assert is_no_luck(np.ones(count))
+    assert not is_no_luck(np.ones(0))
+
+
+def test_a_smoothed_map_keeps_its_sum_and_loses_its_grain():
+    grain = np.random.default_rng(0).random((48, 48))
+    assert smoothed(grain).sum() == pytest.approx(grain.sum(), rel=0.02)
+    assert np.abs(np.diff(smoothed(grain))).mean() < np.abs(np.diff(grain)).mean() / 5
+    assert smoothed(grain[0]).tolist() == grain[0].tolist()  # features have no neighbours

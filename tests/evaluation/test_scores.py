@@ -1,6 +1,6 @@
 """Scores against scikit-learn, brute force and worked examples."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import permutations
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, bal
 
 from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import Cohort
-from phenogroups.evaluation.scores import Scores, score
+from phenogroups.evaluation.scores import SCORE_NAMES, Scores, intervals, score
 
 
 def make(truth, predicted, called=None, *, controls=0, n_subgroups=None, embedding=None):
@@ -160,3 +160,42 @@ def test_a_prediction_of_other_subjects_is_refused():
     cohort, prediction = make([0, 1, 1], [0, 1, 1])
     with pytest.raises(ValueError, match=r"each of 2 subjects\. Received: 3"):
         score(cohort[:2], prediction)
+
+
+def test_an_interval_is_that_of_scores_of_subjects_drawn_again():
+    """Against a direct loop that scores drawn subjects by scikit-learn."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, 60)
+    predicted = np.where(rng.random(60) < 0.8, truth, 1 - truth)
+    called = np.concatenate([rng.random(60) < 0.9, rng.random(40) < 0.3]).astype(float)
+    cohort, prediction = make(truth, predicted, called, controls=40)
+    found = intervals(cohort, prediction)
+    assert set(found) == set(SCORE_NAMES)
+    draws = rng.integers(0, 100, (2000, 100))
+    ill = cohort.is_patient
+    expected = {
+        "class_bacc": [balanced_accuracy_score(ill[rows], called[rows] > 0.5) for rows in draws],
+        "subgroup_bacc": [
+            balanced_accuracy_score(truth[rows[rows < 60]], predicted[rows[rows < 60]]) for rows in draws
+        ],
+        "ari": [adjusted_rand_score(truth[rows[rows < 60]], predicted[rows[rows < 60]]) for rows in draws],
+    }
+    for name, values in expected.items():
+        assert found[name] == pytest.approx(np.percentile(values, [2.5, 97.5]), abs=0.03), name
+        assert found[name][0] < getattr(score(cohort, prediction), name) < found[name][1]
+
+
+def test_an_interval_draws_whole_groups():
+    """Four images of each person are no more evidence than one."""
+    rng = np.random.default_rng(0)
+    truth, persons = np.repeat(np.arange(60) % 2, 4), np.repeat(np.arange(60), 4)
+    predicted = np.repeat(np.where(rng.random(60) < 0.8, truth[::4], 1 - truth[::4]), 4)
+    cohort, prediction = make(truth, predicted)
+    alone = intervals(cohort, prediction)["subgroup_bacc"]
+    together = intervals(replace(cohort, group=persons), prediction)["subgroup_bacc"]
+    assert np.ptp(together) == pytest.approx(2 * np.ptp(alone), rel=0.25)
+
+
+def test_what_cannot_be_scored_has_no_interval():
+    cohort, prediction = make([0, 1, 0, 1], [0, 1, 0, 1])
+    assert "class_bacc" not in intervals(cohort, prediction)  # no diagnosis head, no controls

@@ -8,13 +8,14 @@ import pandas as pd
 import pytest
 
 from phenogroups.data.cohort import Cohort
-from phenogroups.evaluation.scores import score
+from phenogroups.evaluation.number import decide
+from phenogroups.evaluation.scores import intervals, score
 from phenogroups.methods import PlainKMeans, settings_of
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page
 from phenogroups.training.film import Film
 from phenogroups.training.run import write_csv, write_model
-from phenogroups.workflows.discover import subgroup_table
+from phenogroups.workflows.discover import report_none, subgroup_table
 
 NASTY = "<script>alert(1)</script>"
 
@@ -46,6 +47,7 @@ def a_run(folder, shape=(1, 8, 8), *, truth=True, evidence=None, film=True, coun
     seen, new = method.predict_cohort(train), method.predict_cohort(test)
     new.__dict__["diagnosis"] = np.linspace(0, 1, len(test))
     recipe = {"method": "kmeans", "settings": settings_of(method), "input_shape": list(shape), "table": {"path": NASTY}}
+    recipe |= {"date": "2026-11-17T20:15+00:00", "command": f"phenogroups discover '{NASTY}'"}
     features = [f"volume {j}" for j in range(shape[0])] if len(shape) == 1 else None
     said = {"asked": ["Asked & answered."], "sure": ["Sure."], "who": ["Who."], "apart": ["Apart."]}
     material = gather(
@@ -56,7 +58,8 @@ def a_run(folder, shape=(1, 8, 8), *, truth=True, evidence=None, film=True, coun
     write_model(folder, recipe, method.state())
     tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
     write_csv(folder / "subgroups.csv", pd.concat(tables))
-    (folder / "scores.json").write_text(json.dumps({"kmeans": asdict(score(test, new))}))
+    scores = asdict(score(test, new)) | {"intervals": intervals(test, new)}
+    (folder / "scores.json").write_text(json.dumps({"kmeans": scores}))
     history = {"epoch": range(1, 6), "classification": 1.0, "bound": np.linspace(-1, 0, 5), "seconds": 1.0}
     write_csv(folder / "history.csv", pd.DataFrame(history))
     material.write(folder)
@@ -71,6 +74,15 @@ EVIDENCE = Evidence(
     profiles=pd.DataFrame({"feature": ["iq"], "A": [101.5], "B": [None]}),
     criteria=pd.DataFrame({"subgroups": [2, 3, 4], "silhouette": [0.5, 0.2, 0.1], "stability": [0.9, None, 0.3]}),
     choice="Two subgroups are the most stable.",
+    verdict={
+        "answer": "plausible",
+        "headline": "They hold & follow the <b>pen</b>.",
+        "why": ["Runs agree.", "The pen differs."],
+        "next_step": "Adjust for the pen.",
+    },
+    stability=pd.DataFrame(
+        {"what": ["other starts"], "agreement": [0.91], "by_chance": [0.02], "meaning": ["The same are found again."]}
+    ),
 )
 
 
@@ -82,6 +94,25 @@ def make_run():
 @pytest.fixture(scope="session")
 def evidence():
     return EVIDENCE
+
+
+@pytest.fixture(scope="session")
+def none_run(tmp_path_factory):
+    """Folders of cohorts without subgroups, of images and of features, with the page alone."""
+    folder = tmp_path_factory.mktemp("none")
+    criteria = pd.DataFrame(
+        {
+            "subgroups": [2, 3], "gain": [0.1, 0.01], "gain_by_chance": [0.1, 0.1], "p_gain": [0.4, 0.9],
+            "gap": [0.001, 0.05], "p_gap": [0.5, 0.5], "stability": [0.7, 0.2], "stability_by_chance": [0.1, 0.1],
+        }
+    )  # fmt: skip
+    choice = decide(criteria)
+    with pytest.MonkeyPatch.context() as patch:  # encoders take their time, and are tested elsewhere
+        vectors = np.random.default_rng(0).normal(size=(80, 5))
+        patch.setattr("phenogroups.workflows.discover.looked_at", lambda *_: (np.arange(80), vectors))
+        for kind, shape in (("images", (1, 20, 20)), ("table", (15,))):
+            report_none(a_cohort(shape), PlainKMeans(), folder / kind, choice, command="phenogroups discover x")
+    return folder
 
 
 @pytest.fixture(scope="session")

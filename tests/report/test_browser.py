@@ -1,7 +1,9 @@
 """The page in a real browser (Debian's chromium, headless): opened from disk, used by pointer and keyboard, printed."""
 
 import shutil
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from phenogroups.data.examples.drawn import drawn_digits
@@ -182,7 +184,7 @@ def test_the_film_plays(visit, image_run):
 def test_everything_is_reached_by_keyboard(visit, image_run):
     page = visit(image_run)
     reached = set()
-    for _ in range(30):
+    for _ in range(45):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.id"))
     assert {"colour", "view", "controls", "embedding", "play", "frame"} <= reached
@@ -195,6 +197,86 @@ def test_everything_is_reached_by_keyboard(visit, image_run):
         after.append(page.locator("#subject td").first.inner_text())
     assert first
     assert len({first, *after}) > 2  # one goes from subject to subject
+
+
+def test_a_picture_is_enlarged_by_pointer_and_by_keyboard(visit, image_run):
+    page = visit(image_run)
+    dialog, buttons = page.locator("dialog"), page.locator(".gallery").first.locator(".enlarge")
+    assert not dialog.is_visible()
+    small = buttons.nth(1).locator("img")
+    before = small.bounding_box()["width"]
+    buttons.nth(1).click()
+    assert dialog.locator("img").bounding_box()["width"] > 2 * before
+    assert dialog.locator("img").get_attribute("src") == small.get_attribute("src")
+    assert f"(2 of {buttons.count()})" in dialog.locator("p").inner_text()
+    page.keyboard.press("ArrowRight")
+    assert f"(3 of {buttons.count()})" in dialog.locator("p").inner_text()
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    page.keyboard.press("ArrowLeft")  # the picture that was shown last has the focus
+    page.keyboard.press("Enter")
+    assert f"(2 of {buttons.count()})" in dialog.locator("p").inner_text()
+    dialog.locator("img").click()
+    assert not dialog.is_visible()
+
+
+GALLERIES = """() => [...document.querySelectorAll(".gallery")].map((gallery) => {
+  const boxes = [...gallery.querySelectorAll("img")].map((image) => image.getBoundingClientRect());
+  const rows = {};
+  for (const box of boxes) rows[Math.round(box.top)] = (rows[Math.round(box.top)] || 0) + 1;
+  return { count: boxes.length, rows: Object.values(rows), least: Math.min(...boxes.map((box) => box.width)) };
+})"""
+
+
+@pytest.mark.parametrize(("width", "columns"), [(400, 2), (1000, 3), (1280, 6), (1920, 6)])
+def test_rows_of_pictures_are_full_and_large(visit, make_run, tmp_path, width, columns):
+    folder, _ = make_run(tmp_path / "run", (1, 20, 20), count=240, film=False)
+    galleries = visit(folder, width).evaluate(GALLERIES)
+    assert {12, 6} <= {gallery["count"] for gallery in galleries}
+    for gallery in galleries:
+        assert gallery["least"] >= 160
+        if gallery["count"] % columns == 0:
+            assert set(gallery["rows"]) == {columns}
+
+
+# every cell of a table lies in its frame, or can be scrolled to
+CUT = """() => [...document.querySelectorAll("table")].filter((table) => table.checkVisibility()).filter((table) => {
+  const frame = table.closest(".wide") || table.parentElement, own = frame.getBoundingClientRect();
+  const scrolls = getComputedStyle(frame).overflowX === "auto";
+  const cells = [...table.querySelectorAll("th, td")];
+  const inside = cells.every((cell) => cell.scrollWidth <= cell.clientWidth + 1);
+  return own.right > document.documentElement.clientWidth + 1 || !inside ||
+    (!scrolls && table.getBoundingClientRect().right > own.right + 1);
+}).map((table) => table.outerHTML.slice(0, 200))"""
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_tables_scroll_instead_of_being_cut(visit, make_run, evidence, tmp_path, width):
+    wide = pd.DataFrame({f"a covariate of long name {i}": [f"{i / 7:.6f} ({i}; {i}.123456)"] * 3 for i in range(14)})
+    folder, _ = make_run(tmp_path / "run", film=False, evidence=replace(evidence, profiles=wide))
+    page = visit(folder, width)
+    assert page.evaluate(CUT) == []
+    frame = page.locator("[aria-label='Profiles of the subgroups']")
+    assert frame.evaluate("frame => frame.scrollWidth > frame.clientWidth")
+    frame.focus()
+    page.keyboard.press("End")
+    for _ in range(40):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(300)
+    assert frame.evaluate("frame => frame.scrollLeft") > 0
+
+
+@pytest.mark.parametrize("width", [360, 1024, 1920])
+@pytest.mark.parametrize("kind", ["images", "table"])
+def test_the_page_of_none_in_a_browser(visit, none_run, kind, width):
+    page = visit(none_run / kind, width)
+    page.locator("#embedding").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#subject td").first.inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(OVERLAP) == []
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate(CUT) == []
 
 
 @pytest.mark.parametrize("width", [360, 1024, 1920])

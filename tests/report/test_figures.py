@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import rcParams
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -161,10 +162,22 @@ def test_history_has_a_panel_for_each_kind_of_column():
         draw.history_figure(history()[["epoch", "seconds"]])
 
 
-def test_overlay_is_warm_where_the_map_is_high():
-    shown = draw.overlay(np.full((2, 2), 200, np.uint8), np.array([[0.0, 1.0], [0.0, 0.0]]))
-    assert shown[0, 0].tolist() == [120, 120, 120]
-    assert shown[0, 1, 0] > shown[0, 1, 2]
+def test_overlay_is_yellow_where_the_map_is_high_and_the_picture_elsewhere():
+    shown = draw.overlay(np.full((2, 2), 200, np.uint8), np.array([[0.0, 1.0], [0.5, 0.0]]))
+    assert shown[0, 0].tolist() == [200, 200, 200]
+    assert shown[0, 1].tolist() == np.rint(0.25 * 200 + 0.75 * np.array(draw.HIGHLIGHT)).tolist()
+    assert shown[0, 1, 2] < shown[1, 0, 2] < 200
+
+
+def test_a_colour_of_a_subgroup_is_used_for_nothing_else():
+    """Curves of losses and criteria, counts and signed pictures are black and gray; sizes of subgroups are theirs."""
+    subgroups = {to_rgb(color) for color in draw.COLORS} - {to_rgb("#000000")}
+    losses = history()[["epoch", "bound"]].assign(classification=1.0, clustering=2.0)
+    criteria = pd.DataFrame({"subgroups": [2, 3], "gain": [0.2, 0.1], "gain_by_chance": [0.1, 0.1]})
+    for figure in (draw.history_figure(losses), draw.criteria_figure(criteria)):
+        assert not subgroups & {to_rgb(line.get_color()) for ax in figure.axes for line in ax.lines}
+    drawn = draw.history_figure(losses[["epoch"]].assign(size_A=0.6, size_B=0.4)).axes[0].lines
+    assert [to_rgb(line.get_color()) for line in drawn] == [to_rgb(color) for color in draw.COLORS[:2]]
 
 
 def test_equal_figures_are_equal_bytes():

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import fields
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,9 +14,13 @@ import pytest
 from PIL import Image
 
 from phenogroups.cli import main
+from phenogroups.data.cohort import Cohort
+from phenogroups.evaluation.scores import SCORE_NAMES
+from phenogroups.evaluation.typical import exemplars
+from phenogroups.methods import Prediction
 from phenogroups.report.material import Material
 from phenogroups.report.page import run_figures, write_page
-from phenogroups.report.page_data import _bar_picture
+from phenogroups.report.page_data import INK, _bar_picture, axis_cards
 from phenogroups.report.pictures import sheet_of
 from phenogroups.report.run_folder import Run, read_subgroups
 from phenogroups.training.run import RunError
@@ -51,10 +56,13 @@ def html_of(run) -> str:
 def test_questions_are_answered_in_order(image_run):
     page = Page(html_of(image_run))
     order = [
+        "plausible", "They hold & follow the <b>pen</b>.", "Runs agree.", "The pen differs.", "Adjust for the pen.",
         "Read this first", "Subgroup B may be a <b>scanner</b>.", "Who.", "Apart.", "Sure.",
-        "What was asked", "Asked & answered.", "How many subgroups", "Two subgroups are the most stable.", "stability",
+        "What was asked", "Asked & answered.", "2026-11-17, 20:15", f"phenogroups discover '{NASTY}'", "K-means",
+        "How many subgroups", "Two subgroups are the most stable.", "The same are found again.",
         "What they look like", "Most typical", "Borderline", "Who is in them", "What they are associated with",
-        "0.0123", "101.5", "How well patients are told", "How it was made", "Recipe", "settings.n_subgroups",
+        "0.0123", "101.5", "How well patients are told", "Appendix: how it was made", "stability",
+        "Recipe", "settings.n_subgroups",
         "versions.python",
     ]  # fmt: skip
     places, start = [], 0
@@ -67,10 +75,64 @@ def test_questions_are_answered_in_order(image_run):
 def test_sections_without_material_are_left_out(make_run, tmp_path):
     folder, _ = make_run(tmp_path / "run", truth=False, film=False)
     text = Page(html_of(folder)).text
-    for words in ("Read this first", "across epochs", "stability", "by subgroup found"):
+    for words in ("Read this first", "across epochs", "stability", "by subgroup found", "What to do next", "by chance"):
         assert words not in text
     assert "No association was tested" in text
     assert "other numbers were not tried" in text
+
+
+def test_a_folder_of_before_verdict_and_maps_test_still_has_a_page(make_run, tmp_path, monkeypatch):
+    folder, made = make_run(tmp_path / "run", count=40, film=False, page=False)
+    older = [f for f in fields(Material) if f.name not in ("verdict", "stability", "map_test")]
+    monkeypatch.setattr("phenogroups.report.material.fields", lambda _: older)
+    made.write(folder)
+    monkeypatch.undo()
+    recipe = json.loads((folder / "recipe.json").read_text())
+    (folder / "recipe.json").write_text(json.dumps({k: v for k, v in recipe.items() if k not in ("date", "command")}))
+    scores = json.loads((folder / "scores.json").read_text())
+    del scores["kmeans"]["intervals"]
+    (folder / "scores.json").write_text(json.dumps(scores))
+    write_page(folder)
+    assert (Material.read(folder).verdict, Material.read(folder).map_test) == (None, None)
+    text = Page(html_of(folder)).text
+    assert "Command" not in text
+    assert "Most typical" in text
+
+
+def test_every_score_has_its_interval(image_run):
+    run = Run.read(image_run)
+    shown = [name for name in SCORE_NAMES if getattr(run.scores["kmeans"], name) is not None]
+    assert set(shown) == set(run.intervals["kmeans"])
+    text = Page(html_of(image_run)).text
+    for name in shown:
+        low, high = run.intervals["kmeans"][name]
+        assert f"{getattr(run.scores['kmeans'], name):.3f} ({low:.3f} to {high:.3f})" in text
+
+
+def test_what_one_run_cannot_know_is_not_computed(image_run):
+    page = html_of(image_run)
+    assert Page(page).text.count("not computed") == 2  # of each subgroup
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    assert "undecided" not in data["columns"]
+    assert "confidence" in data["columns"]
+
+
+def test_patients_are_counted_by_what_is_known_of_them(image_run):
+    counts = Run.read(image_run).material.confusion
+    text = " ".join(Page(html_of(image_run)).text.split())
+    for (row, column), n in np.ndenumerate(counts):
+        assert f"{n} ({n / counts[:, column].sum():.0%})" in text, (row, column)
+
+
+def test_maps_that_may_mark_nothing_are_left_out(make_run, tmp_path, monkeypatch):
+    assert "What speaks for it" in Page(html_of(make_run(tmp_path / "good", film=False)[0])).text
+    monkeypatch.setattr("phenogroups.report.material.marks_what_matters", lambda *_: 0.6)
+    folder, made = make_run(tmp_path / "bad", film=False)
+    text = Page(html_of(folder)).text
+    assert "What speaks for it" not in text
+    assert text.count("are left out") == 2
+    assert "60% of the comparisons" in " ".join(text.split())
+    assert not made.maps.any()
 
 
 def test_names_are_shown_and_never_run(image_run, table_run):
@@ -144,9 +206,15 @@ def test_pictures_of_every_kind(make_run, tmp_path, shape, wide):
 
 
 def test_large_pictures_are_made_small(make_run, tmp_path):
-    m = Material.read(make_run(tmp_path / "run", (1, 300, 200), count=24, film=False, page=False)[0])
-    assert m.pictures.shape[1:] == (160, 107)
-    assert m.thumbnails.shape[1:] == (48, 32)
+    m = Material.read(make_run(tmp_path / "run", (1, 480, 400), count=24, film=False, page=False)[0])
+    assert m.pictures.shape[1:] == (320, 267)
+    assert m.thumbnails.shape[1:] == (48, 40)
+
+
+def test_many_pictures_are_smaller_so_that_the_page_stays_small(make_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("phenogroups.report.material.PICTURES", 1)
+    m = Material.read(make_run(tmp_path / "run", (1, 480, 400), count=48, film=False, page=False)[0])
+    assert m.pictures.shape[1:] == (160, 133)
 
 
 def test_material_comes_back_as_it_was(make_run, evidence, tmp_path):
@@ -196,18 +264,33 @@ def test_the_sheet_holds_every_picture_at_its_place():
         assert abs(float(part.mean()) - i * 6) < 5
 
 
-def test_exemplars_are_nearest_and_borderline_are_the_least_sure(image_run):
-    run = Run.read(image_run)
+def test_exemplars_are_nearest_and_borderline_are_the_least_sure(make_run, tmp_path):
+    run = Run.read(make_run(tmp_path / "run", count=240, film=False, page=False)[0])
     m, rows = run.material, run.subjects
     for k, letter in enumerate("AB"):
         own = rows[(rows["part"] == "held-out") & (rows["subgroup"] == letter)]
-        exemplars = m.gallery[(m.gallery_subgroup == k) & ~m.gallery_borderline]
-        expected = own.sort_values(f"distance_{letter}").index[: len(exemplars)]
-        assert exemplars.tolist() == expected.tolist()
+        sure = own[f"p_{letter}"].round(2)
+        typical = m.gallery[(m.gallery_subgroup == k) & ~m.gallery_borderline]
         borderline = m.gallery[(m.gallery_subgroup == k) & m.gallery_borderline]
-        rest = own.drop(exemplars).sort_values(f"p_{letter}").index
-        assert borderline.tolist() == rest[: len(borderline)].tolist()
-        assert len(borderline) == 3
+        assert (len(typical), len(borderline)) == (12, 6)
+        surer_half = own[sure >= sure.nlargest(len(own) // 2).min()]
+        assert typical.tolist() == surer_half.sort_values(f"distance_{letter}").index[:12].tolist()
+        assert borderline.tolist() == own.sort_values(f"p_{letter}").index[:6].tolist()
+        assert sure[typical].min() > sure[borderline].max()
+
+
+@pytest.mark.parametrize("members", [0, 1, 2, 7, 18, 19, 60])
+def test_who_is_typical_is_surer_than_who_is_borderline(members):
+    rng = np.random.default_rng(members)
+    p = np.where(rng.random(members) < 0.5, 1.0, 0.5 + rng.random(members) / 2)  # many are quite sure
+    new = Prediction(np.column_stack([p, 1 - p]), None, rng.normal(size=(members, 3)))
+    rows, is_borderline = exemplars(new, np.zeros(members, int), np.zeros((2, 3)), 0)
+    assert len(set(rows)) == len(rows) == min(members, len(rows))
+    assert (~is_borderline).sum() >= min(members, 12) - 6 * (members > 1)
+    shown = p[rows].round(2)
+    assert shown[~is_borderline].min(initial=1) > shown[is_borderline].max(initial=-1)
+    nobody, _ = exemplars(new, np.ones(members, int), np.zeros((2, 3)), 0)
+    assert len(nobody) == 0
 
 
 def test_an_empty_subgroup_has_a_card_that_says_so(make_run, tmp_path):
@@ -215,17 +298,20 @@ def test_an_empty_subgroup_has_a_card_that_says_so(make_run, tmp_path):
     sizes = Run.read(folder).sizes("held-out")
     assert 0 in sizes
     text = Page(html_of(folder)).text
-    assert text.count("No held-out patient fell into this subgroup.") == sizes.count(0)
+    words = "No held-out patient fell into this subgroup: there are no pictures of its patients."
+    assert text.count(words) == sizes.count(0)
+    assert text.count("Most typical") == len(sizes) - sizes.count(0)  # and no heading above nothing
 
 
 def test_upright_bars_have_sign_and_length():
     picture = _bar_picture(np.array([1.0, -0.5, 0.0]))
-    blue, orange = (picture == (0, 114, 178)).all(axis=2), (picture == (213, 94, 0)).all(axis=2)
-    assert blue[:, 1:6].sum(axis=0).tolist() == [24] * 5
-    assert orange[:, 7:12].sum(axis=0).tolist() == [12] * 5
-    assert not blue[25:].any()
-    assert not orange[:25].any()
-    assert not (blue | orange)[:, 12:].any()
+    bar = (picture == INK).all(axis=2)
+    above, below = bar[:24], bar[25:]
+    assert above[:, 1:6].sum(axis=0).tolist() == [24] * 5
+    assert below[:, 7:12].sum(axis=0).tolist() == [12] * 5
+    assert not below[:, :7].any()
+    assert not above[:, 6:].any()
+    assert not bar[:, 12:].any()
 
 
 def test_umap_is_one_of_the_views_where_it_is_installed(make_run, tmp_path, monkeypatch):
@@ -241,3 +327,48 @@ def test_umap_is_one_of_the_views_where_it_is_installed(make_run, tmp_path, monk
     assert made.umap.shape == (40, 2)
     assert Material.read(folder).umap.dtype == np.float32
     monkeypatch.delitem(sys.modules, "umap")
+
+
+def test_the_page_of_none_shows_what_was_tested_and_how_patients_vary(none_run):
+    for kind in ("images", "table"):
+        page = Page(html_of(none_run / kind))
+        order = [
+            "no subgroups", "No subgroups: with 2, ", "What to try next", "--covariates", "What was asked",
+            "phenogroups discover x", "What was tested", "p at most 0.01", "at least 0.03", "at least 0.5 of the best",
+            "at least 0.6", "0.4: fails", "0.001: fails", "1: passes", "0.7: passes", "0.9: fails", "0.05: passes",
+            "Where the subjects lie", "What varies most among the patients", "Axis 1", "Axis 2", "Axis 3", "Appendix",
+            "gain by chance", "settings.n_subgroups",
+        ]  # fmt: skip
+        start = 0
+        for words in order:
+            start = page.text.index(words, start)
+        assert NASTY in html_of(none_run / kind) or "\\u003cscript" in html_of(none_run / kind)
+        data = json.loads(re.search(r'id="data">(.*?)</script>', html_of(none_run / kind), re.DOTALL)[1])
+        assert len(data["points"]) == len(data["rows"]) == 80
+    ends = [image["alt"] for image in Page(html_of(none_run / "images")).all("img") if "end of axis" in image["alt"]]
+    assert len(ends) == len(set(ends)) == 3 * 2 * 6
+    assert "Correlation of each feature" in Page(html_of(none_run / "table")).text
+
+
+def test_patients_at_the_ends_are_those_farthest_out():
+    cohort = Cohort(np.zeros((40, 1, 8, 8), np.float32), np.arange(40) % 2, [f"s{i}" for i in range(40)])
+    vectors = np.random.default_rng(0).normal(size=(40, 3)) * [3, 2, 1]
+    cards = axis_cards(cohort, vectors, None)
+    patients = np.arange(1, 40, 2)
+    for axis, card in enumerate(cards):
+        order = patients[np.argsort(vectors[patients, axis])]
+        assert [one["name"] for one in card["ends"]["one"]] == [f"s{i}" for i in order[:6]]
+        assert [one["name"] for one in card["ends"]["the other"]] == [f"s{i}" for i in order[::-1][:6]]
+    variance = vectors[patients].var(axis=0)
+    assert [card["share"] for card in cards] == [f"{share:.0%}" for share in variance / variance.sum()]
+
+
+def test_features_follow_an_axis_by_their_correlation():
+    rng = np.random.default_rng(0)
+    inputs, ill = rng.normal(size=(60, 15)).astype(np.float32), np.arange(60) % 2
+    vectors = np.column_stack([inputs[:, 3] * 2, -inputs[:, 7]])
+    first, second = axis_cards(Cohort(inputs, ill), vectors, [f"f{j}" for j in range(15)])
+    assert (first["bars"][0]["name"], first["bars"][0]["value"]) == ("f3", "+1.00")
+    assert (second["bars"][0]["name"], second["bars"][0]["value"]) == ("f7", "-1.00")
+    expected = np.corrcoef(inputs[ill == 1, int(first["bars"][1]["name"][1:])], vectors[ill == 1, 0])[0, 1]
+    assert float(first["bars"][1]["value"]) == pytest.approx(expected, abs=0.006)

@@ -1,9 +1,21 @@
 """Tables as they are printed."""
 
+import numpy as np
+import pandas as pd
+
 from cells import BOTH, ONLY, cells_of
+from phenogroups.evaluation.number import decide
 from phenogroups.evaluation.ranking import summarise
 from phenogroups.evaluation.scores import Scores
-from phenogroups.report.tables import comparison_table, latex_table, latex_text, legend, score_table
+from phenogroups.report.tables import (
+    association_rows,
+    comparison_table,
+    criteria_rows,
+    latex_table,
+    latex_text,
+    legend,
+    score_table,
+)
 
 
 def printed(summary):
@@ -64,3 +76,39 @@ def test_score_table_shows_what_is_defined():
     assert [column.header for column in table.columns] == ["", "Class B-ACC", "ARI"]
     assert list(table.columns[1].cells) == ["0.912", "1.000"]
     assert list(table.columns[2].cells) == ["–", "0.500"]
+
+
+def test_the_tests_shown_are_those_that_decide():
+    rng = np.random.default_rng(0)
+    criteria = pd.DataFrame(
+        {
+            "subgroups": range(2, 42), "gain": rng.random(40), "p_gain": rng.choice([0.001, 0.01, 0.02], 40),
+            "gap": rng.choice([0.02, 0.03, 0.1], 40), "p_gap": 0.1, "stability": rng.choice([0.5, 0.6, 0.9], 40),
+        }
+    )  # fmt: skip
+    decided = decide(criteria).criteria
+    shown = criteria_rows(decided)
+    assert 3 < decided["passes"].sum() < 37
+    for row, passes in zip(shown["rows"], decided["passes"], strict=True):
+        assert row[-1] == ("yes" if passes else "no")
+        assert all(cell.endswith("passes") for cell in row[1:-1]) == passes
+    assert criteria_rows(criteria) is None  # of a criteria table without an answer
+    assert criteria_rows(None) is None
+
+
+def test_a_covariate_has_one_row_for_patients_and_controls():
+    columns = ["covariate", "source", "among", "effect", "value", "low", "high", "p", "p_corrected", "test"]
+    rows = [
+        ["pen", "covariate", "patients", "Cramer's V", 0.5, 0.4, 0.6, 0.0001, 0.0002, "chi-square"],
+        ["pen", "covariate", "controls", "Cramer's V", 0.0, 0.0, 0.1, 0.5, 1.0, "chi-square"],
+        ["brightness", "image", "patients", "eta of ranks", None, None, None, None, None, "not tested: one value"],
+    ]
+    found = association_rows(pd.DataFrame(rows, columns=columns))
+    assert found["rows"] == [
+        ["pen", "covariate", "Cramer's V", "0.50 (0.40 to 0.60)", "<0.001", "0.00 (0.00 to 0.10)", "1.000"],
+        ["brightness", "image", "eta of ranks", "not tested: one value", "–", "–", "–"],
+    ]
+    assert len(found["columns"]) == len(found["words"]) == 7
+    without = association_rows(pd.DataFrame(rows, columns=columns).drop(columns="source"))
+    assert "Source" not in without["columns"]
+    assert len(without["rows"][0]) == len(without["columns"]) == 6

@@ -11,7 +11,7 @@ from phenogroups.cli.options import parse_subgroups
 from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.methods import DeepUCSL
-from phenogroups.workflows.choose import MOST_SUBJECTS, number_of_subgroups
+from phenogroups.workflows.choose import MOST_SUBJECTS, looked_at, number_of_subgroups
 
 
 def table(cohort, path):
@@ -43,7 +43,9 @@ def test_discover_says_no_subgroups_and_trains_nothing(tmp_path, capsys):
     assert "No subgroups: with 2, " in capsys.readouterr().out
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert files == {"choice.json", "criteria.csv", "log.txt", "recipe.json", "report.html"}
-    assert "No subgroups" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "No subgroups" in page
+    assert "What varies most among the patients" in page
     assert cli.main(["predict", str(tmp_path / "run"), rows]) == 2
     assert "which found none and has no model" in capsys.readouterr().err
     # and the folder can be replaced by a run that is asked for subgroups all the same
@@ -72,7 +74,11 @@ def test_encoders_are_kept_and_used_again(tmp_path):
     again = number_of_subgroups(cohort, method, most=2, surrogates=2, kept=tmp_path / "kept")
     assert times == [path.stat().st_mtime_ns for path in kept]
     pd.testing.assert_frame_equal(first.criteria, again.criteria)
+    rows, vectors = looked_at(cohort, method, tmp_path / "kept")  # what the page of none shows
+    assert len(rows) == len(vectors) == 160
+    np.testing.assert_array_equal(vectors, looked_at(cohort, method, tmp_path / "kept")[1])
     np.save(kept[0], np.roll(changed, 1, axis=0))  # it is read, not only there
+    assert not np.allclose(vectors, looked_at(cohort, method, tmp_path / "kept")[1])
     other = number_of_subgroups(cohort, method, most=2, surrogates=2, kept=tmp_path / "kept")
     assert other.criteria["gain"][0] != first.criteria["gain"][0]
     number_of_subgroups(cohort, DeepUCSL(steps=3, batch_size=32), most=2, surrogates=2, kept=tmp_path / "kept")

@@ -100,7 +100,10 @@ def test_the_folder_holds_everything(made):
     assert list(history["epoch"]) == [1, 2]
     assert {"classification", "clustering", "bound", "distance_ratio", "size_A"} <= set(history.columns)
     numbers = json.loads((home / "run" / "scores.json").read_text())["deep_ucsl"]
+    spread = numbers.pop("intervals")
     assert numbers == asdict(found.scores["deep_ucsl"]) | asdict(found.diagnostics["deep_ucsl"])
+    assert spread.keys() == {name for name, value in asdict(found.scores["deep_ucsl"]).items() if value is not None}
+    assert all(low <= numbers[name] <= high for name, (low, high) in spread.items())
     assert 0 < numbers["gate_entropy_controls"] <= 1
     report = (home / "run" / "report.html").read_text()
     assert all(sentence.split(":")[0] in report for sentence in found.sentences)

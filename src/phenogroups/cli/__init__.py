@@ -1,6 +1,7 @@
 """The command line, a thin layer over the workflows."""
 
 import os
+import shlex
 import sys
 import traceback
 from dataclasses import fields
@@ -22,7 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
     # threads that sleep between operations instead of spinning: several times faster where cores are shared, and read
     # only once, when torch is first imported
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+    words = sys.argv[1:] if arguments is None else arguments
+    if words == ["--version"]:
         from phenogroups import __version__
 
         print(f"phenogroups {__version__}")
@@ -36,9 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
         )
     except SystemExit as wrong:
         if wrong.code:
-            say_settings(sys.argv[1:] if arguments is None else arguments)
+            say_settings(words)
         raise
     LOG.lines, LOG.verbose, LOG.has_begun = [], getattr(command, "verbose", False), False
+    LOG.command = shlex.join(["phenogroups", *words])
     if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes one speaks
         note(f"phenogroups {type(command).__name__.lower()}: starting")
     try:

@@ -76,7 +76,7 @@ class Demo:
         with training_bar(method) as progress:
             found = discover(
                 cohort, method, self.out, beside=beside, progress=progress, resume=self.resume,
-                overwrite=self.overwrite, note=note,
+                overwrite=self.overwrite, command=LOG.command, note=note,
             )  # fmt: skip
         say_what_was_found(found)
         LOG.write(self.out)
@@ -192,7 +192,10 @@ class Discover(Asked):
         say_encoder(method, cohort)
         choice = self.choose(cohort, method, least, most) if most > least else None
         if choice is not None and choice.subgroups == 1:
-            for sentence in report_none(cohort, method, self.out, choice, table=table):
+            sentences = report_none(
+                cohort, method, self.out, choice, table=table, kept=self.choosing, command=LOG.command
+            )
+            for sentence in sentences:
                 say(sentence)
             shutil.rmtree(self.choosing, ignore_errors=True)
             say(
@@ -211,7 +214,7 @@ class Discover(Asked):
                 note(f"The method {name} has no epochs: {self.log_losses} is not written.")
             found = discover(
                 cohort, method, self.out, held_out=self.share_held_out(), table=table, choice=choice, progress=progress,
-                resume=self.resume, overwrite=self.overwrite, workers=self.workers, note=note,
+                resume=self.resume, overwrite=self.overwrite, workers=self.workers, command=LOG.command, note=note,
             )  # fmt: skip
         if found.scores:  # of several processes, the first one's
             shutil.rmtree(self.choosing, ignore_errors=True)
@@ -403,17 +406,57 @@ class Report:
     """Folder written by discover."""
     figures: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Also write every figure as PNG and SVG into this folder."""
+    pdf: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Also print the page into this file, on A4; needs chromium or another browser of its kind."""
 
     def run(self) -> None:
         if not self.run_folder.is_dir():  # said at once: what makes pages takes seconds to import
             raise ValueError(
                 f"Expected a run folder, as discover writes it. Received: {self.run_folder}, which does not exist."
             )
-        from phenogroups.report.page import write_figures, write_page
+        if self.pdf is not None:  # a missing browser is said before anything is made
+            from phenogroups.report.printing import find_chromium, print_page
 
-        say(f"Written: {write_page(self.run_folder)}.")
+            chromium = find_chromium()
+        from phenogroups.report.page import write_figures, write_page
+        from phenogroups.training.run import PAGE, found_none
+
+        if found_none(self.run_folder):
+            page = self.run_folder / PAGE
+            say(f"{page} stays as it is: a run that found no subgroups keeps its page, and not what it was made of.")
+        else:
+            page = write_page(self.run_folder)
+            say(f"Written: {page}.")
+        if self.pdf is not None:
+            print_page(chromium, page, self.pdf)
+            say(f"Written: {self.pdf}.")
         if self.figures is not None:
             say(f"Written: {len(write_figures(self.run_folder, self.figures))} files in {self.figures}.")
+
+
+@dataclass(frozen=True)
+class Open:
+    """Show the report of an earlier run, or the page of a comparison, in the browser."""
+
+    run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Folder written by discover, demo or compare."""
+
+    def run(self) -> None:
+        import webbrowser
+
+        names = ("report.html", "compare.html")
+        page = next((self.run_folder / name for name in names if (self.run_folder / name).is_file()), None)
+        if page is None:
+            raise ValueError(
+                f"Expected a folder with {' or '.join(names)}, as discover and compare write it. "
+                f"Received: {self.run_folder}. phenogroups report RUN makes the page of a run again."
+            )
+        page = page.resolve()
+        try:
+            is_shown = webbrowser.open(page.as_uri())
+        except webbrowser.Error:
+            is_shown = False
+        say(f"Opened: {page}." if is_shown else f"No browser was found on this machine. The page is {page}.")
 
 
 @dataclass(frozen=True)
@@ -441,6 +484,7 @@ Command = (
     | Annotated[Compare, subcommand("compare")]
     | Annotated[Predict, subcommand("predict")]
     | Annotated[Report, subcommand("report")]
+    | Annotated[Open, subcommand("open")]
     | Annotated[Check, subcommand("check")]
     | Annotated[Methods, subcommand("methods")]
 )

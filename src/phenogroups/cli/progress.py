@@ -33,6 +33,7 @@ class Log:
     lines: list[str] = field(default_factory=list)
     verbose: bool = False  # whether details are printed too
     has_begun: bool = False  # whether anything was computed that a log could explain
+    command: str = ""  # as it was given
 
     def write(self, folder: Path) -> None:
         """Into the folder of a finished run; that of an attempt that failed has had its day."""

@@ -1,10 +1,12 @@
 """Saliency: which parts of a patient, compared with other patients, raise the log-odds of a subgroup."""
 
 from itertools import product
+from math import factorial
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy.ndimage import gaussian_filter
 
 from phenogroups.data.batches import as_tensor
 from phenogroups.data.cohort import Cohort
@@ -16,6 +18,10 @@ GRID = {2: 16, 3: 6}  # places of the occluding patch along a side, by dimension
 PATCH = 2.5  # side of the patch, in steps from one place to the next
 AT_ONCE = 64  # changed inputs that are predicted together, at most
 NUMBERS_AT_ONCE = 2**19  # in them: gradients keep every layer's output, of photographs 70 MB each
+BLUR = 1 / 24  # deviation of the Gaussian that smooths a map, as a share of the longest side
+HIDDEN = 0.1  # share of an image, the brightest in its map, that is hidden to test the map
+ELSEWHERE = 19  # places where as much is hidden for comparison
+LUCKY = 0.05  # how often maps that mark nothing may pass the test
 CERTAIN = 1e-7  # distance from 0 and 1 at which float32 knows no surer probability
 
 
@@ -31,6 +37,37 @@ def saliency(method: Method, cohort: Cohort, row: int, subgroup: int, references
         with keeping_embeddings(None):  # nobody asks for changed images again
             found = occlusion(method, cohort, row, subgroup, references.mean(axis=0))
     return np.maximum(found, 0)
+
+
+def smoothed(found: np.ndarray) -> np.ndarray:
+    """The map of an image or volume without the grain of single pixels; features have no neighbours."""
+    return found if found.ndim == 1 else gaussian_filter(found, BLUR * max(found.shape))
+
+
+def marks_what_matters(
+    method: Method, cohort: Cohort, row: int, subgroup: int, found: np.ndarray, instead: np.ndarray
+) -> float:
+    """The share of places where hiding as much as the map marks lowers the odds less: 1 is good, 0.5 is chance.
+
+    The brightest tenth of the map is replaced by what `instead` shows there; then the same shape, elsewhere.
+    """
+    own, rng = np.asarray(cohort.inputs[row : row + 1])[0], np.random.default_rng(row)
+    bright = found > np.quantile(found, 1 - HIDDEN)
+    # far enough that little of the same place is hidden again
+    shifts = [[rng.integers(side // 4, side - side // 4 + 1) for side in found.shape] for _ in range(ELSEWHERE)]
+    hidden = [np.roll(bright, shift, axis=tuple(range(found.ndim))) for shift in [[0] * found.ndim, *shifts]]
+    with keeping_embeddings(None):
+        odds = [_log_odds(method, cohort, row, np.where(at, instead, own)[None], subgroup)[0] for at in hidden]
+    return float(np.mean(np.array(odds[1:]) > odds[0]))
+
+
+def is_no_luck(shares: np.ndarray) -> bool:
+    """Whether maps as good as these (`marks_what_matters`) are rare among maps that mark nothing.
+
+    Shares of n such maps are even between 0 and 1, and their sum is beyond n - d, d at most 1, with probability d^n/n!.
+    """
+    n, short = len(shares), float(np.sum(1 - np.asarray(shares)))
+    return n > 0 and short <= 1 and short**n / factorial(n) <= LUCKY
 
 
 def some_patients(cohort: Cohort, most: int, seed: int = 0) -> np.ndarray:

@@ -1,10 +1,11 @@
 """How right a prediction is, where the truth is known (paper, "Implementations and evaluation criteria")."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, silhouette_score
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, silhouette_samples
 
 from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import UNKNOWN, Cohort
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from phenogroups.methods.prediction import Prediction
 
 Reading = Literal["gate", "centroid"]  # where subgroups are read from: subgroup or by_centroid of a Prediction
+
+DRAWS = 500  # of held-out subjects with replacement, for an interval
+INTERVAL = (2.5, 97.5)  # its ends, in percent of the draws
+DEFINED = 0.9  # share of the draws in which a score must be defined to have an interval
+MOST_IN_SILHOUETTE = 2000  # patients: its cost grows with their square
 
 SCORE_NAMES = {
     "class_bacc": "Class B-ACC",
@@ -85,31 +91,89 @@ def score(
     >>> score(test, found).subgroup_bacc > 0.9
     True
     """
-    probability = subgroup_probability(prediction, reading)
-    if len(probability) != len(cohort):
-        raise ValueError(
-            f"Expected a prediction for each of {len(cohort)} subjects. Received: {len(probability)}. "
-            "Predict the cohort that is scored."
+    whole = _Scored.of(cohort, prediction, mapping, reading)
+    return whole.scores(np.arange(len(cohort)))
+
+
+def intervals(cohort: Cohort, prediction: "Prediction", seed: int = 0) -> dict[str, tuple[float, float]]:
+    """The 95 % interval of each score that has one, by the bootstrap: whole groups of subjects are drawn again.
+
+    Subgroups keep the truth that they are matched to in everybody, and patients the silhouette that they have there.
+    """
+    whole = _Scored.of(cohort, prediction)
+    draws = [asdict(whole.scores(rows)) for rows in _draws(cohort.group, np.random.default_rng(seed))]
+    found = {}
+    for name in SCORE_NAMES:
+        values = [draw[name] for draw in draws if draw[name] is not None]
+        if len(values) >= DEFINED * DRAWS:
+            low, high = np.percentile(values, INTERVAL)
+            found[name] = (float(low), float(high))
+    return found
+
+
+def _draws(group: np.ndarray, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Rows of as many groups as there are, drawn with replacement."""
+    _, code, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    members = np.split(np.argsort(code, kind="stable"), np.cumsum(sizes)[:-1])
+    for _ in range(DRAWS):
+        yield np.concatenate([members[i] for i in rng.integers(0, len(members), len(members))])
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """What scores are made of, one entry per subject."""
+
+    is_patient: np.ndarray
+    called_patient: np.ndarray | None
+    truth: np.ndarray
+    subgroup: np.ndarray
+    mapping: np.ndarray | None  # (subgroups,): None where fewer than two truths are known
+    silhouettes: np.ndarray  # NaN of controls, and where it is undefined
+
+    @classmethod
+    def of(
+        cls, cohort: Cohort, prediction: "Prediction", mapping: np.ndarray | None = None, reading: Reading = "gate"
+    ) -> "_Scored":
+        probability = subgroup_probability(prediction, reading)
+        if len(probability) != len(cohort):
+            raise ValueError(
+                f"Expected a prediction for each of {len(cohort)} subjects. Received: {len(probability)}. "
+                "Predict the cohort that is scored."
+            )
+        subgroup = probability.argmax(axis=1)
+        truth = np.full(len(cohort), UNKNOWN) if cohort.truth is None else cohort.truth
+        known = truth != UNKNOWN  # a control is never known
+        # against a single known subgroup every answer would be right
+        several = len(np.unique(truth[known])) > 1
+        return cls(
+            cohort.is_patient,
+            # one half is no evidence of illness, as in scikit-learn
+            None if prediction.diagnosis is None else np.asarray(prediction.diagnosis) > 0.5,
+            truth,
+            subgroup,
+            _checked(mapping, probability.shape[1], subgroup[known], truth[known]) if several else None,
+            _silhouettes(prediction.embedding, subgroup, cohort.is_patient),
         )
-    subgroup = probability.argmax(axis=1)
-    # one half is no evidence of illness, as in scikit-learn
-    called_patient = None if prediction.diagnosis is None else np.asarray(prediction.diagnosis) > 0.5
-    truth = np.full(len(cohort), UNKNOWN) if cohort.truth is None else cohort.truth
-    known = truth != UNKNOWN  # a control is never known
-    found = {
-        "class_bacc": _class_bacc(cohort.is_patient, called_patient),
-        "silhouette": _silhouette(prediction.embedding[cohort.is_patient], subgroup[cohort.is_patient]),
-    }
-    if len(np.unique(truth[known])) > 1:  # against a single known subgroup every answer would be right
-        mapping = _checked(mapping, probability.shape[1], subgroup[known], truth[known])
-        right = known & (mapping[subgroup] == truth)
-        found |= {
-            "subgroup_bacc": _mean_recall(truth[known], right[known]),
-            "overall_bacc": _overall_bacc(cohort.is_patient, known, right, called_patient),
-            "ari": float(adjusted_rand_score(truth[known], subgroup[known])),
-            "ami": float(adjusted_mutual_info_score(truth[known], subgroup[known])),
+
+    def scores(self, rows: np.ndarray) -> Scores:
+        """Of some of the subjects."""
+        is_patient, truth, subgroup = self.is_patient[rows], self.truth[rows], self.subgroup[rows]
+        called_patient = None if self.called_patient is None else self.called_patient[rows]
+        known, silhouettes = truth != UNKNOWN, self.silhouettes[rows]
+        defined = silhouettes[~np.isnan(silhouettes)]
+        found = {
+            "class_bacc": _class_bacc(is_patient, called_patient),
+            "silhouette": float(defined.mean()) if len(defined) else None,
         }
-    return Scores(**found)
+        if self.mapping is not None and known.any():
+            right = known & (self.mapping[subgroup] == truth)
+            found |= {
+                "subgroup_bacc": _mean_recall(truth[known], right[known]),
+                "overall_bacc": _overall_bacc(is_patient, known, right, called_patient),
+                "ari": float(adjusted_rand_score(truth[known], subgroup[known])),
+                "ami": float(adjusted_mutual_info_score(truth[known], subgroup[known])),
+            }
+        return Scores(**found)
 
 
 def subgroup_probability(prediction: "Prediction", reading: Reading = "gate") -> np.ndarray:
@@ -161,10 +225,11 @@ def _overall_bacc(
     return float(tp / max(tp + fn, 1) + tn / (tn + fp)) / 2
 
 
-def _silhouette(embedding: np.ndarray, subgroup: np.ndarray, most: int = 2000, seed: int = 0) -> float | None:
-    if len(subgroup) > most:  # its cost grows with the square of the patients
-        rows = np.random.default_rng(seed).choice(len(subgroup), most, replace=False)
-        embedding, subgroup = embedding[rows], subgroup[rows]
-    if not 2 <= len(np.unique(subgroup)) < len(subgroup):
-        return None
-    return float(silhouette_score(embedding.astype(np.float64), subgroup))
+def _silhouettes(embedding: np.ndarray, subgroup: np.ndarray, is_patient: np.ndarray, seed: int = 0) -> np.ndarray:
+    """(n,): of each patient, of some where there are many; NaN of all others, and where subgroups are too few."""
+    found, rows = np.full(len(subgroup), np.nan), np.flatnonzero(is_patient)
+    if len(rows) > MOST_IN_SILHOUETTE:
+        rows = rows[np.random.default_rng(seed).choice(len(rows), MOST_IN_SILHOUETTE, replace=False)]
+    if 2 <= len(np.unique(subgroup[rows])) < len(rows):
+        found[rows] = silhouette_samples(embedding[rows].astype(np.float64), subgroup[rows])
+    return found

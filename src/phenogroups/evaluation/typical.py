@@ -10,19 +10,23 @@ from phenogroups.evaluation.saliency import some_patients
 from phenogroups.methods.prediction import Prediction
 
 AVERAGED = 2000  # patients whose mean image is taken, at most
-EXEMPLARS, BORDERLINE = 6, 3  # of each subgroup
+EXEMPLARS, BORDERLINE = 12, 6  # of each subgroup, at most: whole rows of six, three or two pictures
 
 
 def exemplars(new: Prediction, found: np.ndarray, means: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Patients nearest to the mean of subgroup k, then those of its patients who are least sure; which is which."""
+    """Of the surer half of subgroup k those nearest to its mean, then the least sure of all; which is which.
+
+    A small subgroup gives more than half for the first. Whoever is as sure as one of them is not borderline.
+    """
     members = np.flatnonzero(found == k)
-    distance = np.linalg.norm(new.embedding[members] - means[k], axis=1)
-    by_distance = members[np.argsort(distance, kind="stable")]
-    nearest = by_distance[: min(EXEMPLARS, max(len(members) - BORDERLINE, 1))]
-    rest = np.setdiff1d(members, nearest)
-    unsure = rest[np.argsort(new.subgroup[rest, k], kind="stable")][:BORDERLINE]
-    rows = np.concatenate([nearest, unsure])
-    return rows, np.arange(len(rows)) >= len(nearest)
+    sure = np.round(new.subgroup[members, k], 2)  # as it is shown
+    surer = max(len(members) // 2, min(EXEMPLARS, len(members) - BORDERLINE), 1)
+    among = np.flatnonzero(sure >= np.sort(sure)[::-1][:surer].min(initial=1))
+    distance = np.linalg.norm(new.embedding[members[among]] - means[k], axis=1)
+    typical = among[np.argsort(distance, kind="stable")][:EXEMPLARS]
+    least = np.argsort(new.subgroup[members, k], kind="stable")[:BORDERLINE]
+    borderline = least[sure[least] < sure[typical].min(initial=1)]
+    return members[np.concatenate([typical, borderline])], np.repeat([False, True], [len(typical), len(borderline)])
 
 
 def mean_maps(maps: list[np.ndarray], of_subgroup: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,18 +6,24 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps, rc_context
+from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from phenogroups.data.cohort import UNKNOWN, subgroup_letter
 
+# A colour has one meaning: these are subgroups (and truths, as the subgroup matched to them), gray is controls, black
+# all patients, yellow what speaks for a subgroup; curves and signed amounts are told apart without colour.
 # Okabe and Ito's palette, told apart by colour-blind readers (its yellow darkened, to be seen on white);
 # with seven markers, 56 subgroups look different
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#B8A800")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GRAY = "#B5B5B5"
+PATIENTS = 14  # the style of all patients together: black dots
+HIGHLIGHT = (255, 221, 0)
+LINES = ("-", "--", ":", "-.")  # curves that belong to no subgroup
 BY_CHANCE = "_by_chance"  # ends the name of a criterion's column in patients without groups
 
 # history.csv: the panel of a column by how its name starts; every other column is a loss, named by its method
@@ -110,20 +116,25 @@ def drivers_figure(mean_maps: np.ndarray, difference: np.ndarray) -> Figure:
     tall = min(side * height / width, side) + 0.1
     figure = Figure(figsize=(COLUMN, tall * n + 0.45), layout="compressed")
     grid = figure.subplots(n, 2, squeeze=False)
+    marked = LinearSegmentedColormap.from_list("marked", np.array([(51, 51, 51), HIGHLIGHT]) / 255)
     limit = float(np.abs(difference.astype(np.float32)).max(initial=0)) or 1.0
     for k, (left, right) in enumerate(grid):
-        shown = left.imshow(mean_maps[k].astype(np.float32), cmap="cividis", vmin=0, interpolation="nearest")
+        shown = left.imshow(mean_maps[k].astype(np.float32), cmap=marked, vmin=0, vmax=1, interpolation="nearest")
         differs = right.imshow(
-            difference[k].astype(np.float32), cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest"
+            difference[k].astype(np.float32), cmap="gray", vmin=-limit, vmax=limit, interpolation="nearest"
         )
+        if not mean_maps[k].any():
+            left.text(0.5, 0.5, "left out: it marks\nno more than chance", transform=left.transAxes, ha="center",
+                      va="center", color="#FFFFFF", fontsize=6)  # fmt: skip
         for ax in (left, right):
             ax.set(xticks=[], yticks=[])
         left.set_ylabel(subgroup_name(k))
     grid[0][0].set_title("What speaks\nfor the subgroup")
     grid[0][1].set_title("Mean image less\nthat of other patients")
     bar = figure.colorbar(shown, ax=grid[:, 0].tolist(), location="bottom", shrink=0.8, aspect=30, ticks=[])
-    bar.set_label("little to much")
-    figure.colorbar(differs, ax=grid[:, 1].tolist(), location="bottom", shrink=0.8, aspect=30)
+    bar.set_label("nothing to most of a picture")
+    bar = figure.colorbar(differs, ax=grid[:, 1].tolist(), location="bottom", shrink=0.8, aspect=30)
+    bar.set_label("darker to brighter")
     figure.set_label(
         f"For each of {n} subgroups, a map of what speaks for it, averaged over exemplars, and its mean image less "
         "that of the other patients."
@@ -208,7 +219,9 @@ def history_figure(history: pd.DataFrame) -> Figure:
     for ax, title in zip(axes, titles, strict=True):
         for i, column in enumerate(groups[title]):
             known = curves[["epoch", column]].dropna()
-            style = {"color": COLORS[i % len(COLORS)], "marker": "." if len(known) < 30 else None}
+            is_size = column.startswith("size_")
+            look = {"color": _color(i)} if is_size else {"color": "#000000", "linestyle": LINES[i % len(LINES)]}
+            style = {**look, "marker": "." if len(known) < 30 else None}
             label = column.replace("size_", "Subgroup ").replace("_", " ")
             ax.plot(known["epoch"], known[column], label=label, **style)
         if title in SHARES:
@@ -229,7 +242,7 @@ def confusion_figure(counts: np.ndarray, truth_names: Sequence[str]) -> Figure:
     figure = Figure(figsize=(COLUMN, 0.3 * n_found + 0.9), layout="constrained")
     ax = figure.subplots()
     share = counts / np.maximum(counts.sum(axis=0), 1)
-    ax.imshow(share, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    ax.imshow(share, cmap="Greys", vmin=0, vmax=1, aspect="auto")
     for (row, column), count in np.ndenumerate(counts):
         ink = "#FFFFFF" if share[row, column] > 0.6 else "#000000"
         ax.text(column, row, f"{count} ({share[row, column]:.0%})", ha="center", va="center", color=ink)
@@ -294,7 +307,7 @@ def confidence_figure(confidence: np.ndarray, subgroup: np.ndarray, n_subgroups:
 
 @rc_context(STYLE)
 def criteria_figure(criteria: pd.DataFrame) -> Figure:
-    """Each criterion over the number of subgroups, the first column; gray, where it is known, what chance gives."""
+    """Each criterion over the number of subgroups, the first column; dotted, where it is known, what chance gives."""
     numbers = criteria.select_dtypes("number").dropna(axis=1, how="all")
     x, columns = numbers.iloc[:, 0], [name for name in numbers.columns[1:] if not str(name).endswith(BY_CHANCE)]
     if not columns:
@@ -302,8 +315,8 @@ def criteria_figure(criteria: pd.DataFrame) -> Figure:
     figure, axes = _grid(len(columns), 1.3)
     for ax, column in zip(axes, columns, strict=True):
         if f"{column}{BY_CHANCE}" in numbers:
-            ax.plot(x, numbers[f"{column}{BY_CHANCE}"], color=GRAY, linestyle="--", marker="o", markersize=2)
-        ax.plot(x, numbers[column], color=COLORS[0], marker="o", markersize=3)
+            ax.plot(x, numbers[f"{column}{BY_CHANCE}"], color="#000000", linestyle=":", marker="o", markersize=2)
+        ax.plot(x, numbers[column], color="#000000", marker="o", markersize=3)
         ax.set_title(str(column).replace("_", " "), fontsize=7)
         ax.set_xlabel("subgroups")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -327,11 +340,10 @@ def subgroup_name(k: int) -> str:
 
 
 def overlay(picture: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """A grey picture (h, w) or (h, w, 3), warm where a map between 0 and 1 is high."""
+    """A grey picture (h, w) or (h, w, 3), marked in yellow as strongly as a map between 0 and 1 says."""
     grey = (picture if picture.ndim == 2 else picture.mean(axis=2))[..., None].repeat(3, axis=2).astype(np.float32)
-    warm = colormaps["inferno"](0.3 + 0.7 * weight.astype(np.float32))[..., :3] * 255
-    share = 0.85 * np.sqrt(weight.astype(np.float32))[..., None]  # the root: faint places are seen too
-    return np.rint((1 - share) * 0.6 * grey + share * warm).astype(np.uint8)
+    share = 0.75 * weight.astype(np.float32)[..., None]  # never all: what lies under it is seen
+    return np.rint((1 - share) * grey + share * np.array(HIGHLIGHT)).astype(np.uint8)
 
 
 def _panel_of(column: str) -> str | None:

@@ -19,7 +19,14 @@ from phenogroups.data.cohort import UNKNOWN, Cohort
 from phenogroups.data.untrusted import check_types, parse_json, read_limited
 from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.projection import film_frames, principal_axes, some_rows, umap_axes
-from phenogroups.evaluation.saliency import REFERENCES, saliency, some_patients
+from phenogroups.evaluation.saliency import (
+    REFERENCES,
+    is_no_luck,
+    marks_what_matters,
+    saliency,
+    smoothed,
+    some_patients,
+)
 from phenogroups.evaluation.typical import (
     control_scale,
     deviations,
@@ -35,7 +42,9 @@ from phenogroups.report.pictures import draw_inputs, fit_into, grey_levels, mont
 from phenogroups.training.run import MATERIAL, RunError, member
 
 SHOWN = 3000  # subjects in the interactive picture
-THUMBNAIL, PICTURE = 48, 160  # pixels of the longer side: under the pointer, on a card
+THUMBNAIL = 48  # pixels of the longer side, under the pointer
+PICTURE, LEAST_PICTURE = 320, 160  # the same on a card: most and least
+PICTURES = 36  # that are kept at their full size; of more, each is smaller, so that the page stays about 1 MB
 MAPPED = 3  # exemplars of each subgroup whose saliency is shown
 COVARIATES, FEATURES = 12, 12  # shown at most
 MOST_MATERIAL, MOST_SUBGROUPS = 2**28, 200  # bytes and subgroups that a page is made of
@@ -51,6 +60,8 @@ class Evidence:
     profiles: pd.DataFrame | None = None  # shown as it is
     criteria: pd.DataFrame | None = None  # one row per number of subgroups
     choice: str | None = None  # what the criteria say, in a sentence
+    verdict: dict[str, Any] | None = None  # answer, headline, why (sentences), next_step
+    stability: pd.DataFrame | None = None  # what, agreement, by_chance, meaning
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,8 @@ class Material:
     features: list[str]  # names of the features shown
     warnings: list[str]
     choice: str | None
+    verdict: dict[str, str | list[str]] | None
+    stability: pd.DataFrame | None
     confounds: pd.DataFrame | None
     profiles: pd.DataFrame | None
     criteria: pd.DataFrame | None
@@ -87,6 +100,7 @@ class Material:
     mapped: Annotated[np.ndarray, "iu", ("m",)]  # positions in the gallery
     maps: Annotated[np.ndarray, "f", ("m", ...)]  # what speaks for the subgroup, at most 1
     mean_maps: Annotated[np.ndarray, "f", ("k", ...)]  # their mean
+    map_test: Annotated[np.ndarray | None, "f", ("k",)]  # mean of `marks_what_matters`; maps that fail it are zero
     difference: Annotated[np.ndarray | None, "f", ("k", ...)]  # mean image less that of the other patients
     bars: Annotated[np.ndarray | None, "f", ("n", "f")]  # deviations from controls, in theirs
     gallery_bars: Annotated[np.ndarray | None, "f", ("g", "f")]
@@ -201,7 +215,7 @@ def gather(
         [np.flatnonzero((of_subgroup == i) & ~borderline)[:MAPPED] for i in range(k)], dtype=np.int64
     )
     references = np.asarray(train.inputs[some_patients(train, REFERENCES)], dtype=np.float32)
-    maps = [saliency(method, test, int(gallery[i]), int(of_subgroup[i]), references) for i in mapped]
+    maps = [smoothed(saliency(method, test, int(gallery[i]), int(of_subgroup[i]), references)) for i in mapped]
     is_table = train.inputs.ndim == 2
     if is_table:
         scale = control_scale(train)
@@ -216,14 +230,16 @@ def gather(
         flat = [one[features] for one in maps]
     else:
         levels = grey_levels(test, shown)
+        side = int(np.clip(PICTURE * (PICTURES / max(len(gallery), 1)) ** 0.5, LEAST_PICTURE, PICTURE))
+        maps, map_test = _tested(maps, method, test, gallery[mapped], of_subgroup[mapped], references.mean(axis=0), k)
         difference = mean_differences(train, before, k)
         drawn = {
             "thumbnails": draw_inputs(test, shown, THUMBNAIL, levels),
-            "pictures": draw_inputs(test, gallery, PICTURE, levels),
-            "difference": np.stack([fit_into(montage(one[None]), PICTURE) for one in difference]).astype(np.float16),
-            "features": [],
+            "pictures": draw_inputs(test, gallery, side, levels),
+            "difference": np.stack([fit_into(montage(one[None]), side) for one in difference]).astype(np.float16),
+            "map_test": map_test, "features": [],
         }  # fmt: skip
-        flat = [fit_into(montage(one[None]), PICTURE) for one in maps]
+        flat = [fit_into(montage(one[None]), side) for one in maps]
     flat = [one / max(np.max(one, initial=0), 1e-12) for one in flat]  # of each subject its own scale
     truth = np.full(len(test), UNKNOWN) if test.truth is None else test.truth
     known = test.is_patient & (truth != UNKNOWN)
@@ -233,6 +249,7 @@ def gather(
         "truth_styles": _styles_of_truth(found[known], truth[known], k, len(test.truth_names)) if known.any() else [],
         "warnings": list(evidence.warnings), "choice": evidence.choice, "confounds": evidence.confounds,
         "profiles": evidence.profiles, "criteria": evidence.criteria,
+        "verdict": evidence.verdict, "stability": evidence.stability,
         "covariates": _plain(test.covariates.iloc[shown, :COVARIATES]),
         "shown": len(train) + shown, "truth": truth[shown].astype(np.int32), "points": points.astype(np.float32),
         "share": share.astype(np.float32), "umap": umap_axes(seen.embedding, new.embedding[shown]),
@@ -255,6 +272,19 @@ def subjects_shown(
     is_table = cohort.inputs.ndim == 2
     thumbnails = None if is_table else draw_inputs(cohort, rows, THUMBNAIL, grey_levels(cohort, rows))
     return cohort.is_patient[rows], truth, names, _plain(cohort.covariates.iloc[rows, :COVARIATES]), thumbnails
+
+
+def _tested(
+    maps: list[np.ndarray], method: Method, test: Cohort, rows: np.ndarray, of_subgroup: np.ndarray,
+    instead: np.ndarray, k: int,
+) -> tuple[list[np.ndarray], np.ndarray]:  # fmt: skip
+    """Maps, zero in subgroups whose maps may mark nothing; and how well those of each subgroup do."""
+    each = zip(rows, of_subgroup, maps, strict=True)
+    shares = np.array([marks_what_matters(method, test, int(r), int(i), one, instead) for r, i, one in each])
+    of_each = [shares[of_subgroup == i] for i in range(k)]
+    passes = np.array([is_no_luck(some) for some in of_each])
+    shown = [one * passes[i] for one, i in zip(maps, of_subgroup, strict=True)]
+    return shown, np.array([some.mean() if len(some) else 0.0 for some in of_each])
 
 
 def _styles_of_truth(found: np.ndarray, truth: np.ndarray, k: int, n_truths: int) -> list[int]:

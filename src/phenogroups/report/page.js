@@ -130,7 +130,7 @@
       const y = high * j, long = values[j] / most * half;
       pen.fillStyle = "#1b2430";
       pen.fillText(name, 0, y + high / 2, wide * 0.47);
-      pen.fillStyle = long >= 0 ? "#0072b2" : "#d55e00";
+      pen.fillStyle = "#4b5766"; // the side says the sign
       pen.fillRect(Math.min(middle, middle + long), y + 3, Math.abs(long), high - 6);
     });
     pen.fillStyle = "#4b5766";
@@ -296,7 +296,7 @@
       pen.stroke();
       const now = Math.round(at);
       if (film.ratio[now] !== null) {
-        pen.fillStyle = "#d55e00"; pen.beginPath(); pen.arc(x(film.epochs[now]), y(film.ratio[now]), 6, 0, 2 * Math.PI); pen.fill();
+        pen.fillStyle = "#000000"; pen.beginPath(); pen.arc(x(film.epochs[now]), y(film.ratio[now]), 6, 0, 2 * Math.PI); pen.fill();
       }
     };
     const redraws = [fit(find("film"), 0.8, drawFrame)];
@@ -348,6 +348,52 @@
     update();
   };
 
+  // a picture enlarged over the page; arrows go through its gallery, Escape or a click closes it
+  const enlarge = () => {
+    const dialog = make("dialog", undefined, document.body), image = make("img", undefined, dialog), words = make("p", undefined, dialog);
+    const controls = make("div", undefined, dialog);
+    image.alt = "Enlarged picture";
+    controls.className = "controls";
+    words.setAttribute("aria-live", "polite");
+    let buttons = [], at = 0;
+    const show = (k) => {
+      at = (k + buttons.length) % buttons.length;
+      const small = buttons[at].querySelector("img");
+      image.src = small.src; image.alt = small.alt;
+      dialog.className = buttons[at].closest(".pixels") ? "pixels" : "";
+      dialog.style.setProperty("--aspect", small.naturalWidth / small.naturalHeight);
+      words.textContent = `${small.alt} (${at + 1} of ${buttons.length})`;
+    };
+    for (const [name, act] of [["Previous", () => show(at - 1)], ["Close", () => dialog.close()], ["Next", () => show(at + 1)]]) {
+      const button = make("button", name, controls);
+      button.type = "button";
+      button.addEventListener("click", act);
+    }
+    image.addEventListener("click", () => dialog.close());
+    dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+    dialog.addEventListener("close", () => focus(buttons, at));
+    dialog.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowLeft") show(at - 1); else if (event.key === "ArrowRight") show(at + 1);
+    });
+    const focus = (all, k) => {
+      all.forEach((button, i) => { button.tabIndex = i === k ? 0 : -1; });
+      all[k].focus();
+    };
+    for (const gallery of document.querySelectorAll(".gallery")) {
+      const all = [...gallery.querySelectorAll(".enlarge")];
+      all.forEach((button, k) => {
+        button.addEventListener("click", () => { buttons = all; show(k); dialog.showModal(); });
+        button.addEventListener("keydown", (event) => {
+          const step = { ArrowLeft: -1, ArrowRight: 1, Home: -k, End: all.length - 1 - k }[event.key];
+          if (step === undefined) return;
+          event.preventDefault();
+          focus(all, Math.min(Math.max(k + step, 0), all.length - 1));
+        });
+      });
+    }
+  };
+
+  if (document.querySelector(".gallery")) enlarge();
   if (find("embedding")) explore();
   if (find("film")) project();
   if (find("method-0")) beside();

@@ -17,18 +17,29 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 from PIL import Image
 
-from phenogroups.data.cohort import Cohort
+from phenogroups.data.cohort import UNKNOWN, Cohort
 from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.scores import SCORE_NAMES
+from phenogroups.methods import METHODS
+from phenogroups.methods.documentation import one_line
 from phenogroups.report import figures as draw
 from phenogroups.report.figures import as_file, subgroup_name
-from phenogroups.report.page_data import as_text, comparison_data, run_data, subgroup_cards, subgroup_rows
+from phenogroups.report.page_data import (
+    as_text,
+    axis_cards,
+    axis_shares,
+    comparison_data,
+    none_data,
+    run_data,
+    subgroup_cards,
+    subgroup_rows,
+)
 from phenogroups.report.run_folder import Run, subgroup_numbers
-from phenogroups.report.tables import defined, format_score
+from phenogroups.report.tables import association_rows, criteria_rows, defined, known_rows, with_interval
 from phenogroups.training.run import PAGE, RunError
 
 # the other figures are for papers only: on the page, cards show the same
-ON_PAGE = ("embedding", "confusion", "confidence", "criteria", "diagnosis", "film", "history")
+ON_PAGE = ("embedding", "confidence", "criteria", "diagnosis", "film", "history")
 
 
 def run_figures(run: Run) -> dict[str, Callable[[], Figure]]:
@@ -117,27 +128,58 @@ def page_of(run: Run) -> str:
         counts=pd.crosstab(run.subjects["part"], run.subjects["diagnosis"]).to_dict("index"),
         score_columns=[SCORE_NAMES[column] for column in columns],
         score_rows=[
-            (name, [format_score(getattr(row, column)) for column in columns]) for name, row in run.scores.items()
+            (name, [with_interval(getattr(row, c), run.intervals.get(name, {}).get(c)) for c in columns])
+            for name, row in run.scores.items()
         ],
-        confounds=_table(m.confounds),
-        profiles=_table(m.profiles),
+        perfect=any(low == high for row in run.intervals.values() for low, high in row.values()),
+        known=None if m.confusion is None else known_rows(m.confusion, m.truth_names),
+        stability=_table(m.stability),
+        confounds=association_rows(m.confounds) or _table(m.confounds),
+        profiles=_table(_without_zeros(m.profiles)),
+        tests=criteria_rows(m.criteria),
         criteria=_table(m.criteria),
         whom=run.reference,
+        made=_made(run.recipe),
         recipe=list(_flat(run.recipe)),
     )
 
 
 def write_page_of_none(
-    folder: str | Path, *, title: str, sentences: Sequence[str], criteria: pd.DataFrame, recipe: Mapping[str, Any]
+    folder: str | Path,
+    cohort: Cohort,
+    vectors: np.ndarray,
+    *,
+    title: str,
+    sentences: Sequence[str],
+    criteria: pd.DataFrame,
+    recipe: Mapping[str, Any],
+    feature_names: Sequence[str] | None = None,
+    verdict: Mapping[str, Any] | None = None,
 ) -> None:
-    """report.html of a run that found no subgroups: why, and what was tried."""
+    """report.html of a run that found no subgroups: why, what was tested, and how patients vary instead.
+
+    `vectors` (n, components) are the subjects of `cohort` where subgroups were looked for.
+    """
+    data, share = none_data(cohort, vectors), np.array([*axis_shares(vectors[cohort.is_patient]), 0.0, 0.0])
+    points = np.pad(vectors[:, :2], [(0, 0), (0, max(2 - vectors.shape[1], 0))])
+    panel = ("Who is ill", np.where(cohort.is_patient, 0, UNKNOWN), ["Patients"], [draw.PATIENTS])
     html = render(
         "none.html.j2",
-        data={},
+        data=data,
         title=title,
+        verdict=verdict,
         sentences=sentences,
+        subjects=len(cohort),
+        patients=int(cohort.is_patient.sum()),
+        share=f"{share.sum():.0%}",
+        axes=axis_cards(cohort, vectors, feature_names),
+        tests=criteria_rows(criteria),
         criteria=_table(criteria),
-        figure=_embedded(draw.criteria_figure(criteria)),
+        figures={
+            "embedding": _embedded(draw.embedding_figure(points, share, [panel], cohort.is_patient)),
+            "criteria": _embedded(draw.criteria_figure(criteria)),
+        },
+        made=_made(recipe),
         recipe=list(_flat(recipe)),
     )
     write_whole(Path(folder) / PAGE, html)
@@ -208,13 +250,37 @@ def _embedded(figure: Figure, dpi: int = 220, shown_dpi: int = 135) -> dict[str,
     return {"url": url, "width": width, "height": height, "alt": figure.get_label()}
 
 
+def _made(recipe: Mapping[str, Any]) -> dict[str, str | None]:
+    """When, by which command and with which method; None what an older recipe does not say."""
+    name = recipe["method"]
+    run = recipe["settings"].get("method")  # of a consensus, the method whose runs it compares
+    said = [one_line(each) for each in (name, run) if each in METHODS]
+    date, version = recipe.get("date"), recipe.get("versions", {}).get("phenogroups")
+    return {
+        "date": None if date is None else str(date).replace("T", ", ")[:17],
+        "command": recipe.get("command"),
+        "version": version,
+        "method": name,
+        "sentence": " ".join(said) or None,
+    }
+
+
 def _table(table: pd.DataFrame | None) -> dict[str, Any] | None:
     if table is None:
         return None
     return {
         "columns": [str(name).replace("_", " ") for name in table.columns],
         "rows": [[as_text(value) for value in row] for row in table.itertuples(index=False)],
+        "words": [not pd.api.types.is_numeric_dtype(kind) for kind in table.dtypes],
     }
+
+
+def _without_zeros(profiles: pd.DataFrame | None) -> pd.DataFrame | None:
+    """Nobody's missing values need no column."""
+    if profiles is None:
+        return None
+    counted = [name for name in profiles.columns if str(name).startswith("missing ")]
+    return profiles.drop(columns=[name for name in counted if not pd.to_numeric(profiles[name]).any()])
 
 
 def _flat(recipe: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

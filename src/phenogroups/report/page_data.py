@@ -5,24 +5,29 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 
 from phenogroups.data.cohort import UNKNOWN, Cohort, subgroup_letter
 from phenogroups.report.figures import COLORS, GRAY, MARKERS, overlay, subgroup_name
-from phenogroups.report.material import subjects_shown
-from phenogroups.report.pictures import data_url, sheet_of
+from phenogroups.report.material import FEATURES, LEAST_PICTURE, subjects_shown
+from phenogroups.report.pictures import draw_inputs, grey_levels, picture_url, sheet_of
 from phenogroups.report.run_folder import Run
 
 LEVELS = 16  # kinds of a covariate that still get a colour each
 SCALE = 1000  # coordinates are whole numbers up to this
 CONTROLS = {"name": "Controls", "colour": GRAY, "shape": "o"}
+INK = (75, 87, 102)  # of bars, whose side says their sign
+# Paul Tol's muted colours: kinds of a covariate are no subgroups
+KINDS = ("#332288", "#117733", "#882255", "#44AA99", "#AA4499", "#999933", "#CC6677", "#661100")
+SMALL = 100  # pixels below which each is shown as a square
+AXES, AT_AN_END = 3, 6  # that a page without subgroups shows, and patients at either end
 NOT_KNOWN = {"name": "Unknown", "colour": "#666666", "shape": "open"}
 
 
 def run_data(run: Run) -> dict[str, Any]:
     m = run.material
     rows = run.subjects.iloc[m.shown]
-    table = {str(name): rows[name] for name in rows.columns if name != "part"}
+    left_out = ("part",) if run.several_runs else ("part", "undecided")  # of one run it is not computed
+    table = {str(name): rows[name] for name in rows.columns if name not in left_out}
     by_subgroup = [_style(k, subgroup_name(k)) for k in range(m.n_subgroups)]
     ways = [{"name": "subgroup", "styles": [CONTROLS, *by_subgroup], "values": (run.subgroup + 1).tolist()}]
     ways += colour_ways(run.is_patient, m.truth, m.truth_names, m.truth_styles, m.covariates)
@@ -53,6 +58,48 @@ def comparison_data(cohort: Cohort, rows: np.ndarray, points: Mapping[str, np.nd
     }  # fmt: skip
 
 
+def none_data(cohort: Cohort, vectors: np.ndarray) -> dict[str, Any]:
+    """Subjects where no subgroups were found, on the first three axes of where they were looked for."""
+    rows = np.arange(len(cohort))
+    ill, truth, names, covariates, thumbnails = subjects_shown(cohort, rows)
+    table = {"subject": cohort.subject, "diagnosis": np.where(ill, "patient", "control")}
+    points = np.pad(vectors[:, :3], [(0, 0), (0, max(3 - vectors.shape[1], 0))])
+    return _subjects_data(table, ill, truth, names, covariates, thumbnails) | {
+        "colours": colour_ways(ill, truth, names, range(len(names)), covariates), "points": _whole(points),
+        "share": axis_shares(vectors[ill]), "umap": None, "film": None,
+    }  # fmt: skip
+
+
+def axis_shares(vectors: np.ndarray) -> list[float]:
+    """Of the first three axes, the share of the variance."""
+    variance = vectors.var(axis=0)
+    return [round(float(v), 4) for v in variance[:3] / max(float(variance.sum()), 1e-12)]
+
+
+def axis_cards(cohort: Cohort, vectors: np.ndarray, feature_names: Sequence[str] | None) -> list[dict[str, Any]]:
+    """What varies most among patients: those at both ends of the first axes, or the features that follow each axis."""
+    patients, cards = np.flatnonzero(cohort.is_patient), []
+    levels = None if cohort.inputs.ndim == 2 else grey_levels(cohort, patients)
+    for axis, share in enumerate(axis_shares(vectors[patients])[:AXES]):
+        along = vectors[patients, axis]
+        order = patients[np.argsort(along, kind="stable")]
+        card: dict[str, Any] = {"number": axis + 1, "share": f"{share:.0%}", "bars": [], "ends": {}}
+        if levels is None:
+            inputs = np.asarray(cohort.inputs, np.float64)[patients]
+            spread = np.maximum(inputs.std(axis=0) * along.std(), 1e-12)
+            follows = ((inputs - inputs.mean(axis=0)) * (along - along.mean())[:, None]).mean(axis=0) / spread
+            most = np.argsort(-np.abs(follows), kind="stable")[:FEATURES]
+            names = feature_names or [f"feature {j}" for j in range(inputs.shape[1])]
+            card["bars"] = _bars([str(names[j]) for j in most], follows[most], 1.0)
+        else:
+            for end, rows in {"one": order[:AT_AN_END], "the other": order[::-1][:AT_AN_END]}.items():
+                drawn = zip(cohort.subject[rows], draw_inputs(cohort, rows, LEAST_PICTURE, levels), strict=True)
+                alt = f"at {end} end of axis {axis + 1}"
+                card["ends"][end] = [shown_picture(p, alt=f"Patient {name} {alt}", name=str(name)) for name, p in drawn]
+        cards.append(card)
+    return cards
+
+
 def _subjects_data(
     table: Mapping[str, Iterable[Any]], is_patient: np.ndarray, truth: np.ndarray, names: Sequence[str],
     covariates: pd.DataFrame, thumbnails: np.ndarray | None,
@@ -79,8 +126,8 @@ def as_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _style(k: int, name: str) -> dict[str, Any]:
-    return {"name": name, "colour": COLORS[k % len(COLORS)], "shape": MARKERS[k % len(MARKERS)]}
+def _style(k: int, name: str, colours: Sequence[str] = COLORS) -> dict[str, Any]:
+    return {"name": name, "colour": colours[k % len(colours)], "shape": MARKERS[k % len(MARKERS)]}
 
 
 def colour_ways(
@@ -103,7 +150,7 @@ def colour_ways(
         elif 0 < values.nunique() <= LEVELS:
             levels = sorted(values.dropna().unique())
             place = {level: i + 1 for i, level in enumerate(levels)}
-            kinds = [NOT_KNOWN, *(_style(i, as_text(level)) for i, level in enumerate(levels))]
+            kinds = [NOT_KNOWN, *(_style(i, as_text(level), KINDS) for i, level in enumerate(levels))]
             ways.append({"name": str(name), "styles": kinds, "values": [place.get(value, 0) for value in values]})
     return ways
 
@@ -111,36 +158,69 @@ def colour_ways(
 def subgroup_cards(run: Run) -> list[dict[str, Any]]:
     """One card for each subgroup."""
     m = run.material
-    confidence, names = run.subjects["confidence"].to_numpy(), run.subjects["subject"].to_numpy()
-    at = {int(position): i for i, position in enumerate(m.mapped)}
-    limit = max(float(np.abs(m.gallery_bars).max(initial=0)), 1e-12) if m.gallery_bars is not None else 1.0
     cards = []
     for k in range(m.n_subgroups):
-        people: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
-        for position in map(int, np.flatnonzero(m.gallery_subgroup == k)):
-            row = int(m.gallery[position])
-            one: dict[str, Any] = {"name": names[row], "p": f"{confidence[row]:.2f}"}
-            if m.pictures is not None:
-                one["url"] = data_url(m.pictures[position])
-                if position in at and m.maps[at[position]].any():
-                    one["map"] = data_url(overlay(m.pictures[position], m.maps[at[position]]))
-            if m.gallery_bars is not None:
-                one["url"], one["profile"] = data_url(_bar_picture(m.gallery_bars[position] / limit)), True
-            people[bool(m.gallery_borderline[position])].append(one)
+        letter, own = subgroup_letter(k), m.gallery_subgroup == k
+        typical = own & ~m.gallery_borderline
         card: dict[str, Any] = {
-            "letter": subgroup_letter(k), "colour": COLORS[k % len(COLORS)], "train": run.sizes("train")[k],
-            "held_out": run.sizes("held-out")[k], "exemplars": people[False], "borderline": people[True],
+            "letter": letter, "colour": COLORS[k % len(COLORS)], "train": run.sizes("train")[k],
+            "held_out": run.sizes("held-out")[k],
+            "exemplars": _people(run, np.flatnonzero(typical), "Typical patient"),
+            "borderline": _people(run, np.flatnonzero(own & m.gallery_borderline), "Borderline patient"),
+            "maps": [], "means": [],
         }  # fmt: skip
         if m.mean_bars is not None:
             card["bars"] = _bars(m.features, m.mean_bars[k], max(float(np.abs(m.mean_bars).max()), 1e-12))
             card["drives"] = _bars(m.features, m.mean_maps[k].astype(np.float32), 1.0) if m.mean_maps[k].any() else []
         elif m.pictures is not None and m.mean_maps[k].any():
-            typical = m.pictures[(m.gallery_subgroup == k) & ~m.gallery_borderline].mean(axis=0)
-            card["map"] = data_url(overlay(typical, m.mean_maps[k] / m.mean_maps[k].max()))
-        if m.difference is not None:
-            card["difference"] = data_url(_signed(m.difference[k], m.difference))
+            card["maps"] = _mapped(run, k)
+            mean = overlay(m.pictures[typical].mean(axis=0), m.mean_maps[k] / m.mean_maps[k].max())
+            words = "mean of the maps, on the mean of the typical pictures"
+            card["means"].append(shown_picture(mean, alt=f"Subgroup {letter}: {words}", words=words))
+        elif m.map_test is not None and typical.any():
+            card["no_map"] = f"{m.map_test[k]:.0%}"
+        if m.difference is not None and m.difference[k].any():
+            words = "mean image of its training patients, less that of the other patients"
+            signed = _signed(m.difference[k], m.difference)
+            card["means"].append(shown_picture(signed, alt=f"Subgroup {letter}: {words}", words=words))
         cards.append(card)
     return cards
+
+
+def shown_picture(picture: np.ndarray, *, alt: str, name: str = "", words: str = "") -> dict[str, Any]:
+    """A picture of a gallery, its caption, and how it is shown: a small one by pixels, three slices with more space."""
+    height, width = picture.shape[:2]
+    return {
+        "url": picture_url(picture), "alt": alt, "name": name, "words": words, "pixels": max(height, width) < SMALL,
+        "montage": width > 2 * height,
+    }  # fmt: skip
+
+
+def _people(run: Run, positions: np.ndarray, kind: str) -> list[dict[str, Any]]:
+    """Patients of the gallery, each with its probability."""
+    m, shown = run.material, []
+    limit = 1.0 if m.gallery_bars is None else max(float(np.abs(m.gallery_bars).max(initial=0)), 1e-12)
+    for position in map(int, positions):
+        one = run.subjects.iloc[int(m.gallery[position])]
+        p = f"{one['confidence']:.2f}"
+        is_table = m.gallery_bars is not None
+        picture = _bar_picture(m.gallery_bars[position] / limit) if is_table else m.pictures[position]  # pyright: ignore
+        alt = f"{kind} {one['subject']}, probability {p}"
+        shown.append(shown_picture(picture, alt=alt, name=one["subject"], words=f"p = {p}") | {"upright": is_table})
+    return shown
+
+
+def _mapped(run: Run, k: int) -> list[dict[str, Any]]:
+    """Typical patients of subgroup k, each as it is and beside it with its map."""
+    m, letter, shown = run.material, subgroup_letter(k), []
+    for i, position in enumerate(map(int, m.mapped)):
+        if m.gallery_subgroup[position] == k and m.pictures is not None:
+            picture, name = m.pictures[position], run.subjects["subject"].iloc[int(m.gallery[position])]
+            shown.append(shown_picture(picture, alt=f"Typical patient {name}", name=name, words="as it is"))
+            alt = f"Map of what speaks for subgroup {letter} in {name}"
+            marked = overlay(picture, m.maps[i])
+            shown.append(shown_picture(marked, alt=alt, name=name, words=f"what speaks for {letter}"))
+    return shown
 
 
 def _bars(names: Sequence[str], values: np.ndarray, limit: float) -> list[dict[str, Any]]:
@@ -155,20 +235,20 @@ def _bars(names: Sequence[str], values: np.ndarray, limit: float) -> list[dict[s
 
 
 def _bar_picture(values: np.ndarray, half: int = 24, width: int = 6) -> np.ndarray:
-    """Upright bars on white, one per feature: blue above the middle, orange below."""
+    """Upright bars on white, one per feature: above the middle for more, below for less."""
     picture = np.full((2 * half + 1, width * len(values) + 1, 3), 255, np.uint8)
     picture[half] = 75
     for j, value in enumerate(values):
         long = round(float(np.clip(value, -1, 1)) * half)
         rows = slice(half - long, half) if long >= 0 else slice(half + 1, half + 1 - long)
-        picture[rows, width * j + 1 : width * (j + 1)] = (0, 114, 178) if long >= 0 else (213, 94, 0)
+        picture[rows, width * j + 1 : width * (j + 1)] = INK
     return picture
 
 
 def _signed(one: np.ndarray, every: np.ndarray) -> np.ndarray:
-    """Red where a subgroup is brighter than the other patients, blue where it is darker."""
+    """Brighter where a subgroup is brighter than the other patients, darker where it is darker, else mid-grey."""
     limit = max(float(np.abs(every.astype(np.float32)).max()), 1e-12)
-    return np.rint(colormaps["RdBu_r"](0.5 + one.astype(np.float32) / limit / 2)[..., :3] * 255).astype(np.uint8)
+    return np.rint(255 * (0.5 + one.astype(np.float32) / limit / 2)).astype(np.uint8)
 
 
 def subgroup_rows(run: Run) -> list[dict[str, Any]]:
@@ -182,7 +262,7 @@ def subgroup_rows(run: Run) -> list[dict[str, Any]]:
                 "name": subgroup_name(k), "train": train[k], "held_out": held_out[k],
                 "share": f"{held_out[k] / max(sum(held_out), 1):.0%}",
                 "confidence": f"{own['confidence'].median():.2f}" if len(own) else "–",
-                "undecided": int(own["undecided"].sum()),
+                "undecided": int(own["undecided"].sum()) if run.several_runs else "not computed",
             }
         )  # fmt: skip
     return rows

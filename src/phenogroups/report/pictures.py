@@ -12,6 +12,7 @@ from phenogroups.evaluation.projection import some_rows
 from phenogroups.evaluation.typical import read_blocks
 
 SHEET = 16_000  # pixels that a browser shows of one picture's side
+TINY = 64  # pixels of a side up to which a picture is kept without loss
 
 
 def montage(image: np.ndarray, fill: float = 0.0) -> np.ndarray:
@@ -64,6 +65,12 @@ def data_url(picture: np.ndarray, kind: str = "png", **options: Any) -> str:
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, kind, **options)
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def picture_url(picture: np.ndarray) -> str:
+    """A photograph is compressed with loss, to a tenth of its size; each pixel of a small picture counts."""
+    is_tiny = max(picture.shape[:2]) <= TINY
+    return data_url(picture) if is_tiny else data_url(picture, "webp", quality=80)
 
 
 def sheet_of(pictures: np.ndarray) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class Run:
     subjects: pd.DataFrame  # subgroups.csv
     history: pd.DataFrame | None
     scores: dict[str, Scores]
+    intervals: dict[str, dict[str, list[float]]]  # of each row of scores: low and high; none in older folders
     recipe: dict[str, Any]
 
     @classmethod
@@ -35,10 +36,11 @@ class Run:
         try:
             told = parse_json(read_limited(member(folder, "scores.json")))
             scores = {name: Scores(**{f.name: row[f.name] for f in fields(Scores)}) for name, row in told.items()}
+            spread = {name: row.get("intervals", {}) for name, row in told.items()}
             history = member(folder, "history.csv")
             run = cls(
                 Material.read(folder), read_subgroups(member(folder, "subgroups.csv")),
-                pd.read_csv(BytesIO(read_limited(history))) if history.is_file() else None, scores, recipe,
+                pd.read_csv(BytesIO(read_limited(history))) if history.is_file() else None, scores, spread, recipe,
             )  # fmt: skip
             run.check()
             return run
@@ -49,6 +51,9 @@ class Run:
 
     def check(self) -> None:
         """Raise where the files do not fit together."""
+        check_types(self)
+        if not all(len(ends) == 2 for row in self.intervals.values() for ends in row.values()):
+            raise ValueError("an interval in scores.json without two ends")
         for row in self.scores.values():
             check_types(row)
         letters = {subgroup_letter(k) for k in range(self.material.n_subgroups)}
@@ -72,6 +77,11 @@ class Run:
     def reference(self) -> str:
         """The subjects that features are compared with."""
         return "controls" if (self.subjects["diagnosis"] == "control").any() else "all patients"
+
+    @property
+    def several_runs(self) -> bool:
+        """Whether runs were compared, without which nobody can be undecided."""
+        return self.recipe["method"] == "consensus"
 
     @property
     def is_patient(self) -> np.ndarray:

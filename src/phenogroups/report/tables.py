@@ -1,7 +1,7 @@
 """Tables for the terminal, for the page and for LaTeX."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from phenogroups.data.cohort import subgroup_letter
+from phenogroups.evaluation.number import GAP, SHARE_OF_BEST, STABLE, SURE
 from phenogroups.evaluation.ranking import ALPHA, COSTS, RANKED, TITLES
 from phenogroups.evaluation.scores import SCORE_NAMES, Scores
 
@@ -54,6 +56,65 @@ def defined(rows: dict[str, Scores]) -> list[str]:
 
 def format_score(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
+
+
+def with_interval(value: float | None, ends: Sequence[float] | None) -> str:
+    """A score, and its interval where there is one."""
+    return format_score(value) if value is None or ends is None else f"{value:.3f} ({ends[0]:.3f} to {ends[1]:.3f})"
+
+
+def known_rows(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    """Patients by subgroup found (rows) and by what is known of them (columns), with the share of each column."""
+    share = counts / np.maximum(counts.sum(axis=0), 1)
+    cells = [[f"{n} ({part:.0%})" for n, part in zip(*row, strict=True)] for row in zip(counts, share, strict=True)]
+    rows = [[subgroup_letter(k), *row, str(counts[k].sum())] for k, row in enumerate(cells)]
+    return {"columns": ["Subgroup found", *names, "all"], "rows": rows, "words": [False] * (len(names) + 2)}
+
+
+def criteria_rows(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
+    """What each number of subgroups had to pass, with the threshold of each test; None where it was not computed."""
+    if criteria is None or not {"subgroups", "gain", "p_gain", "gap", "stability", "passes"} <= {*criteria.columns}:
+        return None
+    tests = {
+        f"More structure than in patients without groups (p at most {SURE})": (criteria["p_gain"], np.less_equal, SURE),
+        f"A gap between any two (at least {GAP})": (criteria["gap"], np.greater_equal, GAP),
+        f"Adds to what fewer subgroups tell (at least {SHARE_OF_BEST} of the best)": (
+            criteria["gain"] / criteria["gain"].cummax(), np.greater_equal, SHARE_OF_BEST,
+        ),
+        f"Runs agree on patients they have not seen (at least {STABLE})": (
+            criteria["stability"], np.greater_equal, STABLE,
+        ),
+    }  # fmt: skip
+    rows = []
+    for i, row in enumerate(criteria.to_dict("records")):
+        found = [(values.iloc[i], is_good(values.iloc[i], limit)) for values, is_good, limit in tests.values()]
+        cells = [f"{value:.3g}: {'passes' if good else 'fails'}" for value, good in found]
+        rows.append([str(row["subgroups"]), *cells, "yes" if row["passes"] else "no"])
+    return {"columns": ["Subgroups", *tests, "Passes all"], "rows": rows, "words": [True] * (len(tests) + 2)}
+
+
+def association_rows(confounds: pd.DataFrame | None) -> dict[str, Any] | None:
+    """One row per covariate: how strongly subgroups follow it among patients and, as a check, among controls."""
+    needed = {"covariate", "among", "effect", "value", "low", "high", "p", "p_corrected", "test"}
+    if confounds is None or not needed <= {*confounds.columns}:
+        return None
+    whom, rows = ("patients", "controls"), []
+    for name, of_one in confounds.groupby("covariate", sort=False):
+        cells = {str(one["among"]): _association(one) for one in of_one.to_dict("records")}
+        source = [str(of_one["source"].iloc[0])] if "source" in of_one else []
+        found = [cell for among in whom for cell in cells.get(among, ("–", "–"))]
+        rows.append([str(name), *source, str(of_one["effect"].iloc[0]), *found])
+    columns = ["Covariate", *(["Source"] if "source" in confounds else []), "Measure"]
+    words = [True] * len(columns)
+    columns += [title for among in whom for title in (f"Among {among} (95% interval)", "Corrected p")]
+    return {"columns": columns, "rows": rows, "words": [*words, True, False, True, False]}
+
+
+def _association(one: Mapping[Any, Any]) -> tuple[str, str]:
+    """Strength with its interval and corrected p, or why there is none."""
+    if pd.isna(one["p"]):
+        return str(one["test"]), "–"
+    return f"{one['value']:.2f} ({one['low']:.2f} to {one['high']:.2f})", _p(one["p_corrected"])
 
 
 def shown_columns(summary: pd.DataFrame) -> list[str]:

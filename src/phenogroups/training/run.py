@@ -135,9 +135,14 @@ def member(folder: str | Path, name: str) -> Path:
     return folder / name
 
 
+def found_none(folder: str | Path) -> bool:
+    """Whether a run folder says that there are no subgroups, and so has no model."""
+    return not (Path(folder) / MODEL).exists() and (Path(folder) / CHOICE).exists()
+
+
 def read_tensors(folder: str | Path, recipe: Mapping[str, Any]) -> dict[str, Tensor]:
     path = member(folder, MODEL)
-    if not path.exists() and (Path(folder) / CHOICE).exists():
+    if found_none(folder):
         raise RunError(f"Expected a run that found subgroups. Received: {folder}, which found none and has no model.")
     try:
         refuse_more_than_memory(2 * path.stat().st_size, "the model")  # once as a file, once as tensors

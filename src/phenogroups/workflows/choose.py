@@ -11,7 +11,7 @@ import numpy as np
 
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.writing import write_whole
-from phenogroups.evaluation.number import Choice, choose
+from phenogroups.evaluation.number import Choice, choose, disease_vectors
 from phenogroups.methods import DeepUCSL, Method, settings_of
 from phenogroups.training.em import warmed_up
 from phenogroups.training.run import versions
@@ -77,6 +77,14 @@ def number_of_subgroups(
         embeddings, some.diagnosis, some.covariates, least=least, most=most, surrogates=surrogates, seed=method.seed,
         told=told,
     )  # fmt: skip
+
+
+def looked_at(cohort: Cohort, method: Method, kept: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the subjects among whom subgroups were looked for, and their vectors (n, components) there."""
+    rows = _rows(cohort, method.seed)
+    some = cohort[rows]
+    embeddings = _embeddings(some, method, None if kept is None else Path(kept), lambda _: None)
+    return rows, disease_vectors(embeddings, some.is_patient, some.covariates).numpy()
 
 
 def _rows(cohort: Cohort, seed: int) -> np.ndarray:

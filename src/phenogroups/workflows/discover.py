@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from phenogroups.evaluation.confounds import associations, warnings
 from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.profiles import profiles
-from phenogroups.evaluation.scores import Scores, score
+from phenogroups.evaluation.scores import Scores, intervals, score
 from phenogroups.methods import Method, Prediction, name_of, settings_of
 from phenogroups.methods.base import predict_together
 from phenogroups.report.material import Evidence, gather
@@ -38,6 +39,7 @@ from phenogroups.training.run import (
     write_csv,
     write_model,
 )
+from phenogroups.workflows.choose import looked_at
 from phenogroups.workflows.predict import prediction_columns
 
 
@@ -92,6 +94,7 @@ def discover(
     resume: bool = False,
     overwrite: bool = False,
     workers: int = 0,
+    command: str | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> Discovery:
     """Find subgroups, evaluate them on held-out subjects and write a run folder with a report.
@@ -120,6 +123,8 @@ def discover(
         Whether to replace a finished run in the folder, once the new one is complete; otherwise it is refused.
     workers
         Number of threads that read a cohort on disk ahead.
+    command
+        The command that asked for this, which the report repeats.
     note
         Called with a sentence when a run is resumed.
 
@@ -139,7 +144,7 @@ def discover(
     check_writable(folder, overwrite=overwrite)
     cohort.require(method.n_subgroups, controls=method.needs_controls)
     train, test = cohort.split(held_out, method.seed)
-    recipe = _recipe(cohort, method, held_out, table)
+    recipe = _recipe(cohort, method, held_out, table, command)
     # of several processes, only the first keeps epochs and reads them
     first = method.comm.rank == 0
     kept = Checkpoint(resume_folder(folder), _identity(recipe, method, train), resume, note) if first else Checkpoint()
@@ -191,7 +196,9 @@ def write_run(
     with new_run_folder(folder) as partial:
         write_model(partial, recipe, method.state())
         write_csv(partial / "subgroups.csv", subgroups)
-        write_json(partial / "scores.json", {name: asdict(scores[name]) | asdict(diagnosed[name]) for name in scores})
+        spread = {name: {"intervals": intervals(test, prediction, method.seed)} for name, prediction in found.items()}
+        told = {name: asdict(scores[name]) | asdict(diagnosed[name]) | spread[name] for name in scores}
+        write_json(partial / "scores.json", told)
         if confounds is not None and profiled is not None:
             write_csv(partial / "confounds.csv", confounds)
             write_csv(partial / "profiles.csv", profiled)
@@ -210,7 +217,9 @@ def write_run(
     return Discovery(method, scores, diagnosed, subgroups, confounds, profiled, known, sentences, folder)
 
 
-def _recipe(cohort: Cohort, method: Method, held_out: float, table: dict[str, Any]) -> dict[str, Any]:
+def _recipe(
+    cohort: Cohort, method: Method, held_out: float, table: dict[str, Any], command: str | None
+) -> dict[str, Any]:
     return {
         "method": name_of(method),
         "settings": settings_of(method),
@@ -218,6 +227,8 @@ def _recipe(cohort: Cohort, method: Method, held_out: float, table: dict[str, An
         "cohort": {"name": cohort.name, "subjects": len(cohort), "fingerprint": cohort.fingerprint},
         "held_out": held_out,
         "table": table,
+        "date": datetime.now().astimezone().isoformat(timespec="minutes"),
+        "command": command,
     }
 
 
@@ -234,17 +245,28 @@ def _identity(recipe: Mapping[str, Any], method: Method, train: Cohort) -> dict[
 
 
 def report_none(
-    cohort: Cohort, method: Method, folder: str | Path, choice: Choice, *, table: Mapping[str, Any] | None = None
+    cohort: Cohort,
+    method: Method,
+    folder: str | Path,
+    choice: Choice,
+    *,
+    table: Mapping[str, Any] | None = None,
+    kept: str | Path | None = None,
+    command: str | None = None,
 ) -> list[str]:
-    """Write a run folder without a model that says why no subgroups were found; returns its sentences."""
+    """Write a run folder without a model that says why no subgroups were found; returns its sentences.
+
+    `kept` is the folder of `number_of_subgroups`, whose embeddings are shown.
+    """
     sentences = choice_sentences(choice)
-    recipe = {"format": FORMAT, **_recipe(cohort, method, 0.0, dict(table or {})), "versions": versions()}
+    recipe = {"format": FORMAT, **_recipe(cohort, method, 0.0, dict(table or {}), command), "versions": versions()}
+    rows, vectors = looked_at(cohort, method, kept)
     with new_run_folder(folder) as partial:
         write_choice(partial, choice)
         write_json(partial / RECIPE, recipe)
         write_page_of_none(
-            partial, title=f"No subgroups of {cohort.name}", sentences=sentences, criteria=choice.criteria,
-            recipe=recipe,
+            partial, cohort[rows], vectors, title=f"No subgroups of {cohort.name}", sentences=sentences,
+            criteria=choice.criteria, recipe=recipe, feature_names=recipe["table"].get("features") or None,
         )  # fmt: skip
     return sentences
 
