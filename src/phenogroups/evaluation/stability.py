@@ -1,0 +1,105 @@
+"""Whether the same subgroups come again: of other starts, of half of the cohort, and read in another way.
+
+Each agreement is an adjusted Rand index (1: the same subgroups, 0: as if dealt out at random) beside its null: the same
+procedure on surrogate patients who vary as the patients do along every principal axis, but have no subgroups
+(`clustering.structure.without_more_groups`). A continuum that is cut where it is widest is cut there again, so that 0
+is too low a bar.
+"""
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from phenogroups.clustering.first_split import principal_axes
+from phenogroups.clustering.structure import without_more_groups
+from phenogroups.data.cohort import Cohort
+from phenogroups.methods.base import Find, Method
+from phenogroups.methods.consensus import Consensus
+from phenogroups.methods.prediction import Prediction
+
+MOST = 250  # patients, and as many controls, among whom subgroups are found again
+MOST_DIMS = 50  # principal axes of everybody, where vectors are longer than twice this
+SURROGATES = 3
+FEWEST = 10  # patients and controls of each half for each subgroup, below which halves say nothing
+NAMES = {
+    "starts": "other random starts find the same subgroups in the same patients",
+    "halves": "half of the cohort alone finds the same subgroups in the other half",
+    "networks": "networks with other first weights see the same subgroups",
+    "gate and centroids": "the two ways to read a held-out patient's subgroup agree: by the gate, and by the nearest "
+    "centroid",
+}
+
+
+def stability(
+    method: Method, train: Cohort, seen: Prediction, test: Cohort, new: Prediction
+) -> tuple[pd.DataFrame, dict[str, list[float]]]:
+    """One row per kind of agreement: what, agreement, by_chance, n (patients), meaning; NaN where it is not computed.
+
+    Also the agreements of single surrogates, by kind.
+    """
+    found = _again(method, train, seen)
+    rows: dict[str, tuple[float, list[float], int]] = dict(found)
+    if isinstance(method, Consensus):
+        chance = found.get("starts", (0.0, [], 0))[1]
+        rows["starts"] = method.stability_, chance, int(train.is_patient.sum())
+    elif "halves" not in rows and hasattr(method, "agreement_"):
+        rows["networks"] = float(method.agreement_), [], int(train.is_patient.sum())  # pyright: ignore
+    if new.by_centroid is not None:
+        ill = test.is_patient
+        gate, centroid = new.subgroup[ill].argmax(1), new.by_centroid[ill].argmax(1)
+        shuffled = np.random.default_rng(method.seed).permutation(centroid)
+        by_chance = [float(adjusted_rand_score(gate, shuffled))]
+        rows["gate and centroids"] = float(adjusted_rand_score(gate, centroid)), by_chance, int(ill.sum())
+    table = []
+    for what in NAMES:
+        if what in rows or what in ("starts", "halves"):
+            agreement, chance, n = rows.get(what, (np.nan, [], 0))
+            known = {"agreement": agreement, "by_chance": np.mean(chance) if chance else np.nan, "n": n}
+            table.append({"what": what, **known, "meaning": NAMES[what]})
+    return pd.DataFrame(table), {what: chance for what, (_, chance, _) in rows.items()}
+
+
+def _again(method: Method, train: Cohort, seen: Prediction) -> dict[str, tuple[float, list[float], int]]:
+    """Agreement of starts and of halves, their surrogates' and the number of patients; empty if it takes a training."""
+    rng = np.random.default_rng(method.seed)
+    rows = np.sort(np.concatenate([rng.permutation(np.flatnonzero(train.diagnosis == y))[:MOST] for y in (0, 1)]))
+    some = train[rows]
+    ill = some.is_patient
+    if min(ill.sum(), (~ill).sum()) < 2 * FEWEST * method.n_subgroups:
+        return {}
+    x = method.vectors(some)
+    if x is None:
+        return {}
+    x = torch.as_tensor(np.asarray(x, np.float64))
+    if x.shape[1] > 2 * MOST_DIMS:
+        center, axes = principal_axes(x, None, MOST_DIMS)
+        x = (x - center) @ axes
+    patients, controls = x[ill].numpy(), x[~ill].numpy()
+    half = rng.permutation(len(patients)) % 2, rng.permutation(len(controls)) % 2
+    own = seen.subgroup[rows][ill].argmax(1)
+
+    def find(p: np.ndarray, c: np.ndarray, seed: int) -> Find | None:
+        return method.find_again(np.concatenate([p, c]), np.repeat([1, 0], [len(p), len(c)]), seed)
+
+    another = find(patients, controls, method.seed + 1)
+    if another is None:
+        return {}
+
+    def by_half(p: np.ndarray, labels: np.ndarray, side: int) -> float:
+        """How one half of the cohort parts the patients of the other, and as they are labelled."""
+        found, unseen = find(p[half[0] == side], controls[half[1] == side], method.seed), half[0] != side
+        return float(adjusted_rand_score(labels[unseen], found(p[unseen])))  # pyright: ignore[reportOptionalCall]
+
+    alike, _ = without_more_groups(
+        torch.as_tensor(patients).float(), torch.ones(len(patients), 1), SURROGATES, np.random.default_rng(method.seed)
+    )
+    null: dict[str, list[float]] = {"starts": [], "halves": []}
+    for nobody in alike.double().numpy():
+        labels, other = (find(nobody, controls, method.seed + i)(nobody) for i in (0, 1))  # pyright: ignore
+        null["starts"].append(float(adjusted_rand_score(labels, other)))
+        null["halves"].append(by_half(nobody, labels, 0))
+    return {
+        "starts": (float(adjusted_rand_score(own, another(patients))), null["starts"], len(patients)),
+        "halves": (float(np.mean([by_half(patients, own, side) for side in (0, 1)])), null["halves"], len(patients)),
+    }
