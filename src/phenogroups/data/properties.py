@@ -97,8 +97,8 @@ def file_properties(paths: Sequence[ImagePath]) -> pd.DataFrame:
 
 def _of_header(path: Path) -> dict[str, float]:
     name = path.name.lower()
-    sides: tuple[float, ...] = ()  # depth, height, width; or height, width
-    spacing: tuple[float, ...] = ()  # in mm, of the same axes
+    sides: Sequence[float] = ()  # depth, height, width; or height, width
+    spacing: Sequence[float] = ()  # in mm, of the same axes
     try:
         if name.endswith(PICTURES):
             from PIL import Image
@@ -117,7 +117,8 @@ def _of_header(path: Path) -> dict[str, float]:
         raise UnreadableInput(f"has no header that can be read ({error})") from error
     if len(sides) not in (2, 3):
         return {}
-    found = {"image_height": sides[-2], "image_width": sides[-1], "image_aspect": sides[-1] / max(sides[-2], 1)}
+    height, width = sides[len(sides) - 2 :]
+    found = {"image_height": height, "image_width": width, "image_aspect": width / max(height, 1)}
     if len(sides) == 3:
         found["image_depth"] = sides[0]
     if len(spacing) == len(sides) and min(spacing) > 0:

@@ -59,15 +59,15 @@ def associations(
     properties of images are corrected apart, so that a dozen properties do not hide what follows age.
     """
     subgroup, diagnosis = np.asarray(subgroup, np.float64), np.asarray(diagnosis)
-    images = pd.DataFrame(index=covariates.index) if images is None else images
-    if not len(subgroup) == len(diagnosis) == len(covariates) == len(images):
+    how_taken = pd.DataFrame(index=covariates.index) if images is None else images
+    if not len(subgroup) == len(diagnosis) == len(covariates) == len(how_taken):
         raise ValueError(
             f"Expected subgroups, diagnosis and covariates of the same subjects. Received: {len(subgroup)}, "
             f"{len(diagnosis)} and {len(covariates)} rows."
         )
     member = np.unique(np.arange(len(diagnosis)) if group is None else np.asarray(group), return_inverse=True)[1]
     columns = [variable(str(name), column) for name, column in covariates.items()]
-    shown = [Variable(str(name), "amount", images[name].to_numpy(np.float64)) for name in images]
+    shown = [Variable(str(name), "amount", column.to_numpy(np.float64)) for name, column in how_taken.items()]
     shown = [one for one in shown if len(np.unique(one.values[one.known])) > 1]  # all of one width: nothing to follow
     source = {one.name: "image" for one in shown} | {one.name: "covariate" for one in columns}
     columns += shown
@@ -106,7 +106,8 @@ def associations(
 class Followed:
     """Something that the subgroups follow."""
 
-    name: str  # in a sentence: site, or brightness of the image
+    name: str  # in a sentence: site, or the brightness of the images
+    source: str  # covariate or image
     artefact: bool  # likely; else it may as well be part of the illness
     words: str  # the warning
 
@@ -136,13 +137,15 @@ def followed(table: pd.DataFrame) -> list[Followed]:
             elif controls["test"].startswith("not tested") and nuisance:
                 reason = controls["test"].removeprefix("not tested: ")
                 end += f" Controls cannot tell the two apart ({reason})."
-            found.append(Followed(str(name), artefact, f"Subgroups follow {name} ({_figures(patients)}). {end}"))
+            found.append(
+                Followed(str(name), "covariate", artefact, f"Subgroups follow {name} ({_figures(patients)}). {end}")
+            )
         elif _alarming(controls):
             said = (
                 f"Among controls, who have no subgroups, the gate follows {name} ({_figures(controls)}), though not "
                 "noticeably among patients: part of what it sees is not disease."
             )
-            found.append(Followed(str(name), False, said))
+            found.append(Followed(str(name), "covariate", False, said))
     return [*found, *_followed_in_images(table)]
 
 
@@ -169,7 +172,7 @@ def _followed_in_images(table: pd.DataFrame) -> list[Followed]:
             f"{first['p_corrected']:.2g}). {end}{f' The same goes for this: {also}.' if also else ''}"
         )
         name = first["covariate"].removeprefix("image_").replace("_", " ")
-        found.append(Followed(f"the {name} of the images", artefact, said))
+        found.append(Followed(f"the {name} of the images", "image", artefact, said))
     return found
 
 
@@ -211,8 +214,8 @@ def _pairs(values: np.ndarray, membership: np.ndarray, controls: np.ndarray) -> 
     if len(controls) >= LEAST_KNOWN:
         inside, sign = membership[:, there[most]] == 1, 1 if larger[most] > 0.5 else -1
         ends = [(sign, np.median(values[inside])), (-sign, np.median(values[~inside]))]
-        beyond = [[np.mean(side * who >= side * end) for side, end in ends] for who in (controls, values)]
-        found["in_controls"] = float(np.min(np.divide(*beyond)))
+        ratios = [np.mean(side * controls >= side * end) / np.mean(side * values >= side * end) for side, end in ends]
+        found["in_controls"] = float(min(ratios))
     return found
 
 

@@ -21,7 +21,7 @@ from phenogroups.methods.prediction import Prediction
 MOST = 250  # patients, and as many controls, among whom subgroups are found again
 MOST_DIMS = 50  # principal axes of everybody, where vectors are longer than twice this
 SURROGATES = 3
-FEWEST = 10  # patients and controls of each half for each subgroup, below which halves say nothing
+FEWEST = 10  # patients, and controls, of each half for each subgroup, below which halves say nothing
 NAMES = {
     "starts": "other random starts find the same subgroups in the same patients",
     "halves": "half of the cohort alone finds the same subgroups in the other half",
@@ -31,44 +31,45 @@ NAMES = {
 }
 
 
-def stability(
-    method: Method, train: Cohort, seen: Prediction, test: Cohort, new: Prediction
-) -> tuple[pd.DataFrame, dict[str, list[float]]]:
-    """One row per kind of agreement: what, agreement, by_chance, n (patients), meaning; NaN where it is not computed.
-
-    Also the agreements of single surrogates, by kind.
-    """
-    found = _again(method, train, seen)
-    rows: dict[str, tuple[float, list[float], int]] = dict(found)
+def stability(method: Method, train: Cohort, seen: Prediction, test: Cohort, new: Prediction) -> pd.DataFrame:
+    """One row per kind of agreement: what, agreement, by_chance, n (patients) and meaning; NaN where not computed."""
+    rows = _again(method, train, seen)
     if isinstance(method, Consensus):
-        chance = found.get("starts", (0.0, [], 0))[1]
+        chance = rows["starts"][1] if "starts" in rows else np.nan
         rows["starts"] = method.stability_, chance, int(train.is_patient.sum())
     elif "halves" not in rows and hasattr(method, "agreement_"):
-        rows["networks"] = float(method.agreement_), [], int(train.is_patient.sum())  # pyright: ignore
+        rows["networks"] = float(method.agreement_), np.nan, int(train.is_patient.sum())  # pyright: ignore
     if new.by_centroid is not None:
         ill = test.is_patient
         gate, centroid = new.subgroup[ill].argmax(1), new.by_centroid[ill].argmax(1)
         shuffled = np.random.default_rng(method.seed).permutation(centroid)
-        by_chance = [float(adjusted_rand_score(gate, shuffled))]
+        by_chance = float(adjusted_rand_score(gate, shuffled))
         rows["gate and centroids"] = float(adjusted_rand_score(gate, centroid)), by_chance, int(ill.sum())
     table = []
     for what in NAMES:
         if what in rows or what in ("starts", "halves"):
-            agreement, chance, n = rows.get(what, (np.nan, [], 0))
-            known = {"agreement": agreement, "by_chance": np.mean(chance) if chance else np.nan, "n": n}
-            table.append({"what": what, **known, "meaning": NAMES[what]})
-    return pd.DataFrame(table), {what: chance for what, (_, chance, _) in rows.items()}
+            agreement, chance, n = rows.get(what, (np.nan, np.nan, 0))
+            table.append({"what": what, "agreement": agreement, "by_chance": chance, "n": n, "meaning": NAMES[what]})
+    return pd.DataFrame(table)
 
 
-def _again(method: Method, train: Cohort, seen: Prediction) -> dict[str, tuple[float, list[float], int]]:
-    """Agreement of starts and of halves, their surrogates' and the number of patients; empty if it takes a training."""
+def some_of_each(cohort: Cohort, most: int, seed: int) -> np.ndarray:
+    """Rows of at most so many patients and of as many controls."""
+    rng = np.random.default_rng(seed)
+    return np.sort(np.concatenate([rng.permutation(np.flatnonzero(cohort.diagnosis == y))[:most] for y in (0, 1)]))
+
+
+def enough_for_halves(cohort: Cohort, n_subgroups: int) -> bool:
+    """Whether half of the patients, and half of the controls, are enough to look for so many subgroups."""
+    return np.bincount(cohort.diagnosis, minlength=2).min() >= 2 * FEWEST * n_subgroups
+
+
+def _again(method: Method, train: Cohort, seen: Prediction) -> dict[str, tuple[float, float, int]]:
+    """Agreement of starts and of halves, that of surrogates, and the number of patients; empty if it takes training."""
     rng = np.random.default_rng(method.seed)
-    rows = np.sort(np.concatenate([rng.permutation(np.flatnonzero(train.diagnosis == y))[:MOST] for y in (0, 1)]))
-    some = train[rows]
-    ill = some.is_patient
-    if min(ill.sum(), (~ill).sum()) < 2 * FEWEST * method.n_subgroups:
-        return {}
-    x = method.vectors(some)
+    rows = some_of_each(train, MOST, method.seed)
+    some, ill = train[rows], train.is_patient[rows]
+    x = method.vectors(some) if enough_for_halves(some, method.n_subgroups) else None
     if x is None:
         return {}
     x = torch.as_tensor(np.asarray(x, np.float64))
@@ -100,6 +101,10 @@ def _again(method: Method, train: Cohort, seen: Prediction) -> dict[str, tuple[f
         null["starts"].append(float(adjusted_rand_score(labels, other)))
         null["halves"].append(by_half(nobody, labels, 0))
     return {
-        "starts": (float(adjusted_rand_score(own, another(patients))), null["starts"], len(patients)),
-        "halves": (float(np.mean([by_half(patients, own, side) for side in (0, 1)])), null["halves"], len(patients)),
+        "starts": (float(adjusted_rand_score(own, another(patients))), float(np.mean(null["starts"])), len(patients)),
+        "halves": (
+            float(np.mean([by_half(patients, own, side) for side in (0, 1)])),
+            float(np.mean(null["halves"])),
+            len(patients),
+        ),
     }

@@ -14,16 +14,25 @@ from phenogroups.data.batches import reading_ahead
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.alarms import alarms
-from phenogroups.evaluation.confounds import associations, warnings
+from phenogroups.evaluation.confounds import associations, followed
 from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
-from phenogroups.evaluation.number import Choice
+from phenogroups.evaluation.number import Choice, choose
+from phenogroups.evaluation.persons import persons_agreement
 from phenogroups.evaluation.profiles import profiles
 from phenogroups.evaluation.scores import Scores, score
+from phenogroups.evaluation.stability import enough_for_halves, some_of_each, stability
+from phenogroups.evaluation.verdict import Verdict, judge, no_subgroups
 from phenogroups.methods import Method, Prediction, name_of, settings_of
 from phenogroups.methods.base import predict_together
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page, write_page_of_none
-from phenogroups.report.sentences import choice_sentences, confound_sentences, diagnostics_sentences, summary
+from phenogroups.report.sentences import (
+    choice_sentences,
+    confound_sentences,
+    diagnostics_sentences,
+    stability_sentences,
+    summary,
+)
 from phenogroups.report.tables import profiles_latex
 from phenogroups.training.checkpoint import FORMAT as KEPT_FORMAT
 from phenogroups.training.checkpoint import Checkpoint, resume_folder
@@ -39,6 +48,8 @@ from phenogroups.training.run import (
     write_model,
 )
 from phenogroups.workflows.predict import prediction_columns
+
+TESTED = 750  # patients, and as many controls, by whom a number of subgroups that was given is tested
 
 
 @dataclass(frozen=True)
@@ -56,16 +67,20 @@ class Discovery:
     subgroups
         One row per subject.
     confounds
-        Association of the subgroups with each covariate; None without covariates.
+        Association of the subgroups with each covariate and, of images, with how they were taken; None without any.
     profiles
         What is usual in each subgroup; None without covariates.
     known
         Number of held-out patients by subgroup found (rows) and by known subgroup or word of the diagnosis (columns);
         None where nothing is known.
     sentences
-        The findings in plain words.
+        The findings in plain words: first the verdict, then all warnings, then the descriptions.
     folder
         The run folder.
+    verdict
+        Whether the subgroups can be believed, why, and what to do next.
+    stability
+        Whether the same subgroups are found again, each kind of agreement beside what patients without subgroups give.
     """
 
     method: Method
@@ -77,6 +92,8 @@ class Discovery:
     known: pd.DataFrame | None
     sentences: list[str]
     folder: Path
+    verdict: Verdict | None = None
+    stability: pd.DataFrame | None = None
 
 
 def discover(
@@ -169,15 +186,30 @@ def write_run(
     diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in found.items()}
     own_scores = next(iter(scores.values()))
     confounds, profiled = compare_covariates((train, test), (seen, new), method.seed)
-    alarmed = [] if confounds is None else warnings(confounds)
-    alarmed += alarms(test.diagnosis, new, own_scores.class_bacc)
+    follows = [] if confounds is None else followed(confounds)
+    labels = np.concatenate([each.subgroup.argmax(axis=1) for each in (seen, new)])
+    ill, person = (np.concatenate([getattr(c, what) for c in (train, test)]) for what in ("is_patient", "group"))
+    persons = persons_agreement(labels[ill], person[ill], method.seed)
+    doubts = [*method.caveats(), *alarms(test.diagnosis, new, own_scores.class_bacc)]
+    again = stability(method, train, seen, test, new)
+    tested = choice or tested_number(method, train)
+    held = np.bincount(new.subgroup[test.is_patient].argmax(axis=1), minlength=method.n_subgroups)
+    verdict = judge(
+        again, tested, searched=choice is not None, followed=follows, persons=persons, doubts=doubts,
+        empty=bool((held == 0).any()),
+    )  # fmt: skip
+    alarmed = [*(one.words for one in follows), *([] if persons is None else persons.warnings()), *doubts]
     answer = [] if choice is None else choice_sentences(choice)
-    findings = summary(method, train, test, new, own_scores, chosen=choice is not None)
+    findings = summary(method, train, test, new, own_scores, tested=tested, searched=choice is not None)
+    findings["sure"] += stability_sentences(again)
     findings["specific"] = diagnostics_sentences(next(iter(diagnosed.values())))
     findings["associated"] = confound_sentences(confounds)
+    if persons is not None and not persons.warnings():
+        findings["who"].append(persons.sentence())
     evidence = Evidence(
-        tuple(alarmed), confounds, profiled, None if choice is None else choice.criteria, " ".join(answer) or None
-    )
+        tuple(alarmed), confounds, profiled, None if choice is None else choice.criteria, " ".join(answer) or None,
+        asdict(verdict) | {"why": list(verdict.why)}, again,
+    )  # fmt: skip
     material = gather(
         method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
         feature_names=recipe["table"].get("features") or None, evidence=evidence,
@@ -189,8 +221,11 @@ def write_run(
         write_model(partial, recipe, method.state())
         write_csv(partial / "subgroups.csv", subgroups)
         write_json(partial / "scores.json", {name: asdict(scores[name]) | asdict(diagnosed[name]) for name in scores})
-        if confounds is not None and profiled is not None:
+        write_csv(partial / "stability.csv", again)
+        write_json(partial / "verdict.json", asdict(verdict))
+        if confounds is not None:
             write_csv(partial / "confounds.csv", confounds)
+        if profiled is not None:
             write_csv(partial / "profiles.csv", profiled)
             write_whole(partial / "profiles.tex", profiles_latex(profiled))
         if choice is not None:
@@ -199,12 +234,26 @@ def write_run(
             write_csv(partial / "history.csv", history)
         material.write(partial)
         write_page(partial)  # from the folder, as `phenogroups report` does
-    sentences = [*alarmed, *answer, *(sentence for of_question in findings.values() for sentence in of_question)]
+    warned = [words for words in alarmed if words not in verdict.why]  # said once
+    described = [*answer, *(sentence for of_question in findings.values() for sentence in of_question)]
+    sentences = [verdict.sentence(), *warned, *described]
     known = None
     if material.confusion is not None:
         letters = [subgroup_letter(k) for k in range(method.n_subgroups)]
         known = pd.DataFrame(material.confusion, letters, material.truth_names)
-    return Discovery(method, scores, diagnosed, subgroups, confounds, profiled, known, sentences, folder)
+    return Discovery(
+        method, scores, diagnosed, subgroups, confounds, profiled, known, sentences, folder, verdict, again
+    )
+
+
+def tested_number(method: Method, train: Cohort) -> Choice | None:
+    """Whether the number of subgroups that was given passes its test; None where that would take a training."""
+    some = train[some_of_each(train, TESTED, method.seed)]
+    vectors = method.vectors(some) if enough_for_halves(some, method.n_subgroups) else None
+    if vectors is None:
+        return None
+    k = method.n_subgroups
+    return choose([vectors.astype(np.float64)], some.diagnosis, some.covariates, least=k, most=k, seed=method.seed)
 
 
 def _recipe(cohort: Cohort, method: Method, held_out: float, table: dict[str, Any]) -> dict[str, Any]:
@@ -234,7 +283,7 @@ def report_none(
     cohort: Cohort, method: Method, folder: str | Path, choice: Choice, *, table: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Write a run folder without a model that says why no subgroups were found; returns its sentences."""
-    sentences = choice_sentences(choice)
+    sentences = [no_subgroups(choice).sentence(), *choice_sentences(choice)[1:]]
     recipe = {"format": FORMAT, **_recipe(cohort, method, 0.0, dict(table or {})), "versions": versions()}
     with new_run_folder(folder) as partial:
         write_choice(partial, choice)
@@ -259,18 +308,22 @@ def write_json(path: Path, content: Any) -> None:
 def compare_covariates(
     cohorts: tuple[Cohort, ...], predictions: tuple[Prediction, ...], seed: int
 ) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
-    """Confounds and profiles of all subjects; None where the cohort has no covariates.
+    """Confounds and profiles of all subjects; None where the cohort has no covariates, and no images.
 
     The held-out subjects alone are few, and the method has not seen the covariates of those it was trained on.
     """
-    covariates = pd.concat([cohort.covariates for cohort in cohorts], ignore_index=True)
-    if covariates.shape[1] == 0:
+    covariates, images = (
+        pd.concat([getattr(cohort, what) for cohort in cohorts], ignore_index=True)
+        for what in ("covariates", "image_properties")
+    )
+    if covariates.shape[1] + images.shape[1] == 0:
         return None, None
     diagnosis, group = (np.concatenate([getattr(c, what) for c in cohorts]) for what in ("diagnosis", "group"))
     subgroup = np.concatenate([prediction.subgroup for prediction in predictions])
     letters = np.array([subgroup_letter(k) for k in subgroup.argmax(axis=1)])
-    found = associations(subgroup, diagnosis, covariates, group, seed)
-    return found, profiles(letters, diagnosis == 1, covariates, group, seed)
+    found = associations(subgroup, diagnosis, covariates, group, seed, images)
+    described = profiles(letters, diagnosis == 1, covariates, group, seed) if covariates.shape[1] else None
+    return found, described
 
 
 def subgroup_table(cohort: Cohort, prediction: Prediction, part: str, method: Method) -> pd.DataFrame:
