@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from phenogroups.clustering.first_split import principal_axes
 from phenogroups.clustering.structure import without_more_groups
 from phenogroups.data.cohort import Cohort
 from phenogroups.methods.base import Find, Method
@@ -19,8 +18,7 @@ from phenogroups.methods.consensus import Consensus
 from phenogroups.methods.prediction import Prediction
 
 MOST = 250  # patients, and as many controls, among whom subgroups are found again
-MOST_DIMS = 50  # principal axes of everybody, where vectors are longer than twice this
-SURROGATES = 3
+SURROGATES = 2
 FEWEST = 10  # patients, and controls, of each half for each subgroup, below which halves say nothing
 NAMES = {
     "starts": "other random starts find the same subgroups in the same patients",
@@ -72,11 +70,7 @@ def _again(method: Method, train: Cohort, seen: Prediction) -> dict[str, tuple[f
     x = method.vectors(some) if enough_for_halves(some, method.n_subgroups) else None
     if x is None:
         return {}
-    x = torch.as_tensor(np.asarray(x, np.float64))
-    if x.shape[1] > 2 * MOST_DIMS:
-        center, axes = principal_axes(x, None, MOST_DIMS)
-        x = (x - center) @ axes
-    patients, controls = x[ill].numpy(), x[~ill].numpy()
+    patients, controls = x[ill], x[~ill]
     half = rng.permutation(len(patients)) % 2, rng.permutation(len(controls)) % 2
     own = seen.subgroup[rows][ill].argmax(1)
 
@@ -96,7 +90,7 @@ def _again(method: Method, train: Cohort, seen: Prediction) -> dict[str, tuple[f
         torch.as_tensor(patients).float(), torch.ones(len(patients), 1), SURROGATES, np.random.default_rng(method.seed)
     )
     null: dict[str, list[float]] = {"starts": [], "halves": []}
-    for nobody in alike.double().numpy():
+    for nobody in alike.numpy():
         labels, other = (find(nobody, controls, method.seed + i)(nobody) for i in (0, 1))  # pyright: ignore
         null["starts"].append(float(adjusted_rand_score(labels, other)))
         null["halves"].append(by_half(nobody, labels, 0))

@@ -13,15 +13,10 @@ import pandas as pd
 from phenogroups.data.batches import reading_ahead
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.writing import write_whole
-from phenogroups.evaluation.alarms import alarms
-from phenogroups.evaluation.confounds import associations, followed
 from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
-from phenogroups.evaluation.number import Choice, choose
-from phenogroups.evaluation.persons import persons_agreement
-from phenogroups.evaluation.profiles import profiles
+from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.scores import Scores, score
-from phenogroups.evaluation.stability import enough_for_halves, some_of_each, stability
-from phenogroups.evaluation.verdict import Verdict, judge, no_subgroups
+from phenogroups.evaluation.verdict import Verdict, no_subgroups
 from phenogroups.methods import Method, Prediction, name_of, settings_of
 from phenogroups.methods.base import predict_together
 from phenogroups.report.material import Evidence, gather
@@ -48,8 +43,7 @@ from phenogroups.training.run import (
     write_model,
 )
 from phenogroups.workflows.predict import prediction_columns
-
-TESTED = 750  # patients, and as many controls, by whom a number of subgroups that was given is tested
+from phenogroups.workflows.weigh import weigh
 
 
 @dataclass(frozen=True)
@@ -185,30 +179,18 @@ def write_run(
     scores = {name: score(test, prediction) for name, prediction in found.items()}
     diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in found.items()}
     own_scores = next(iter(scores.values()))
-    confounds, profiled = compare_covariates((train, test), (seen, new), method.seed)
-    follows = [] if confounds is None else followed(confounds)
-    labels = np.concatenate([each.subgroup.argmax(axis=1) for each in (seen, new)])
-    ill, person = (np.concatenate([getattr(c, what) for c in (train, test)]) for what in ("is_patient", "group"))
-    persons = persons_agreement(labels[ill], person[ill], method.seed)
-    doubts = [*method.caveats(), *alarms(test.diagnosis, new, own_scores.class_bacc)]
-    again = stability(method, train, seen, test, new)
-    tested = choice or tested_number(method, train)
-    held = np.bincount(new.subgroup[test.is_patient].argmax(axis=1), minlength=method.n_subgroups)
-    verdict = judge(
-        again, tested, searched=choice is not None, followed=follows, persons=persons, doubts=doubts,
-        empty=bool((held == 0).any()),
-    )  # fmt: skip
-    alarmed = [*(one.words for one in follows), *([] if persons is None else persons.warnings()), *doubts]
+    weighed = weigh(method, trained, (test, new), own_scores.class_bacc, choice)
+    confounds, profiled, persons = weighed.confounds, weighed.profiles, weighed.persons
     answer = [] if choice is None else choice_sentences(choice)
-    findings = summary(method, train, test, new, own_scores, tested=tested, searched=choice is not None)
-    findings["sure"] += stability_sentences(again)
+    findings = summary(method, train, test, new, own_scores, tested=weighed.tested, searched=choice is not None)
+    findings["sure"] += stability_sentences(weighed.stability)
     findings["specific"] = diagnostics_sentences(next(iter(diagnosed.values())))
     findings["associated"] = confound_sentences(confounds)
     if persons is not None and not persons.warnings():
         findings["who"].append(persons.sentence())
     evidence = Evidence(
-        tuple(alarmed), confounds, profiled, None if choice is None else choice.criteria, " ".join(answer) or None,
-        asdict(verdict) | {"why": list(verdict.why)}, again,
+        tuple(weighed.warnings), confounds, profiled, None if choice is None else choice.criteria,
+        " ".join(answer) or None, weighed.verdict_as_json(), weighed.stability,
     )  # fmt: skip
     material = gather(
         method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
@@ -221,8 +203,8 @@ def write_run(
         write_model(partial, recipe, method.state())
         write_csv(partial / "subgroups.csv", subgroups)
         write_json(partial / "scores.json", {name: asdict(scores[name]) | asdict(diagnosed[name]) for name in scores})
-        write_csv(partial / "stability.csv", again)
-        write_json(partial / "verdict.json", asdict(verdict))
+        write_csv(partial / "stability.csv", weighed.stability)
+        write_json(partial / "verdict.json", weighed.verdict_as_json())
         if confounds is not None:
             write_csv(partial / "confounds.csv", confounds)
         if profiled is not None:
@@ -234,7 +216,8 @@ def write_run(
             write_csv(partial / "history.csv", history)
         material.write(partial)
         write_page(partial)  # from the folder, as `phenogroups report` does
-    warned = [words for words in alarmed if words not in verdict.why]  # said once
+    verdict = weighed.verdict
+    warned = [words for words in weighed.warnings if words not in verdict.why]  # said once
     described = [*answer, *(sentence for of_question in findings.values() for sentence in of_question)]
     sentences = [verdict.sentence(), *warned, *described]
     known = None
@@ -242,18 +225,8 @@ def write_run(
         letters = [subgroup_letter(k) for k in range(method.n_subgroups)]
         known = pd.DataFrame(material.confusion, letters, material.truth_names)
     return Discovery(
-        method, scores, diagnosed, subgroups, confounds, profiled, known, sentences, folder, verdict, again
+        method, scores, diagnosed, subgroups, confounds, profiled, known, sentences, folder, verdict, weighed.stability
     )
-
-
-def tested_number(method: Method, train: Cohort) -> Choice | None:
-    """Whether the number of subgroups that was given passes its test; None where that would take a training."""
-    some = train[some_of_each(train, TESTED, method.seed)]
-    vectors = method.vectors(some) if enough_for_halves(some, method.n_subgroups) else None
-    if vectors is None:
-        return None
-    k = method.n_subgroups
-    return choose([vectors.astype(np.float64)], some.diagnosis, some.covariates, least=k, most=k, seed=method.seed)
 
 
 def _recipe(cohort: Cohort, method: Method, held_out: float, table: dict[str, Any]) -> dict[str, Any]:
@@ -303,27 +276,6 @@ def write_choice(folder: Path, choice: Choice) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     write_whole(path, json.dumps(content, indent=2) + "\n")
-
-
-def compare_covariates(
-    cohorts: tuple[Cohort, ...], predictions: tuple[Prediction, ...], seed: int
-) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
-    """Confounds and profiles of all subjects; None where the cohort has no covariates, and no images.
-
-    The held-out subjects alone are few, and the method has not seen the covariates of those it was trained on.
-    """
-    covariates, images = (
-        pd.concat([getattr(cohort, what) for cohort in cohorts], ignore_index=True)
-        for what in ("covariates", "image_properties")
-    )
-    if covariates.shape[1] + images.shape[1] == 0:
-        return None, None
-    diagnosis, group = (np.concatenate([getattr(c, what) for c in cohorts]) for what in ("diagnosis", "group"))
-    subgroup = np.concatenate([prediction.subgroup for prediction in predictions])
-    letters = np.array([subgroup_letter(k) for k in subgroup.argmax(axis=1)])
-    found = associations(subgroup, diagnosis, covariates, group, seed, images)
-    described = profiles(letters, diagnosis == 1, covariates, group, seed) if covariates.shape[1] else None
-    return found, described
 
 
 def subgroup_table(cohort: Cohort, prediction: Prediction, part: str, method: Method) -> pd.DataFrame:
