@@ -117,7 +117,7 @@ def test_a_cohort_in_memory_on_disk_and_in_part_has_the_same_properties(tmp_path
     assert "image_brightness" in Cohort(images, np.arange(12) % 2).image_properties
 
 
-def planted(name, *, in_controls=True, count=240, seed=0):
+def planted(name, *, in_controls=True, count=400, seed=0):
     """A cohort whose subgroups are one property of the images; controls have it too, or not."""
     ill, second = np.arange(count) % 2, np.arange(count) // 2 % 2
     changed = (second == 1) & (in_controls | (ill == 1))
@@ -153,8 +153,8 @@ def test_what_controls_do_not_have_may_be_the_disease():
 
 def test_properties_that_subgroups_do_not_follow_are_not_warned_of_and_cost_covariates_no_power():
     cohort, _ = planted("image_brightness")
-    other = np.where(cohort.diagnosis[:, None] == 1, np.eye(2)[np.arange(240) // 4 % 2], 0.5)
-    covariates = pd.DataFrame({"age": np.arange(240) // 4 % 2 + np.random.default_rng(0).normal(0, 1.2, 240)})
+    other = np.where(cohort.diagnosis[:, None] == 1, np.eye(2)[np.arange(400) // 4 % 2], 0.5)
+    covariates = pd.DataFrame({"age": np.arange(400) // 4 % 2 + np.random.default_rng(0).normal(0, 1.2, 400)})
     with_images = associations(other, cohort.diagnosis, covariates, images=cohort.image_properties)
     alone = associations(other, cohort.diagnosis, covariates)
     assert not [said for said in warnings(with_images) if "images" in said]

@@ -115,9 +115,10 @@ def _of_header(path: Path) -> dict[str, float]:
             sides, spacing = _of_dicom(path)
     except Exception as error:  # what is wrong with a file is said where its numbers are read
         raise UnreadableInput(f"has no header that can be read ({error})") from error
+    sides = [float(side) for side in sides]
     if len(sides) not in (2, 3):
         return {}
-    height, width = sides[len(sides) - 2 :]
+    height, width = sides[-2], sides[-1]
     found = {"image_height": height, "image_width": width, "image_aspect": width / max(height, 1)}
     if len(sides) == 3:
         found["image_depth"] = sides[0]

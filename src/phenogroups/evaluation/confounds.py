@@ -29,7 +29,7 @@ NEGLIGIBLE = 0.1  # an effect below it is no alarm, however many subjects prove 
 # Of pairs of patients, one of a subgroup and one of another, the share in which the same subgroup has more of some
 # property of the image, from which the subgroup may be that property: an illness changes most of them a little
 PAIRS = 0.85
-REACHED = 0.6  # of the patients' share at the end of a subgroup, from which controls vary as patients do
+REACHED = 0.7  # of the patients' share at the end of a subgroup, from which controls vary as patients do
 LARGE = 0.5  # an effect of which a nuisance is likely all there is; 0.5 is "large" in Cohen's words
 PERMUTATIONS = 4999  # at least
 RESAMPLES = 1000
@@ -200,8 +200,8 @@ def _pairs(values: np.ndarray, membership: np.ndarray, controls: np.ndarray) -> 
 
     subgroup     the one that stands out most
     pairs        the share of pairs, of a member and another patient, in which the member has more
-    in_controls  how many controls lie where three quarters of the subgroup do, and where those of the others do, by how
-                 many patients lie there: 1 if controls vary likewise, 0 if they do not reach one of the two ends
+    in_controls  how many controls lie beyond the middle of the subgroup and beyond that of the others, by how many
+                 patients do: 1 if controls vary likewise, 0 if they do not reach one of the two ends
     """
     ranks, size = rankdata(values), membership.sum(axis=0)
     others = len(values) - size
@@ -213,9 +213,7 @@ def _pairs(values: np.ndarray, membership: np.ndarray, controls: np.ndarray) -> 
     found: dict[str, object] = {"subgroup": subgroup_letter(int(there[most])), "pairs": float(larger[most])}
     if len(controls) >= LEAST_KNOWN:
         inside, sign = membership[:, there[most]] == 1, 1 if larger[most] > 0.5 else -1
-        ends = [
-            (side, np.quantile(side * some, 0.25)) for side, some in ((sign, values[inside]), (-sign, values[~inside]))
-        ]
+        ends = [(side, np.median(side * some)) for side, some in ((sign, values[inside]), (-sign, values[~inside]))]
         ratios = [np.mean(side * controls >= end) / np.mean(side * values >= end) for side, end in ends]
         found["in_controls"] = float(min(ratios))
     return found
