@@ -1,5 +1,7 @@
 """Every rule of the verdict, case by case."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -56,6 +58,7 @@ NOT_COMPUTED = table(np.nan, np.nan, np.nan)
         # then what is missing for convincing
         (table(), None, {}, "plausible", "given and not tested"),
         (table(), NONE, {"searched": False}, "plausible", "did not pass its test"),
+        (table(), replace(FOUND, p=0.02), {}, "plausible", "would look like this with a probability of 0.02"),
         (table(halves=0.6, chance=0.5), FOUND, {}, "plausible", "hardly truer than in patients without subgroups"),
         (NOT_COMPUTED, FOUND, {"searched": True}, "plausible", "was not computed"),
         (table(), FOUND, {"doubts": ["Only 60% are sure."]}, "plausible", "Only 60% are sure."),

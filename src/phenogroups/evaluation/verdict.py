@@ -13,6 +13,7 @@ from phenogroups.evaluation.persons import Agreement
 
 Answer = Literal["convincing", "plausible", "not stable", "artefact likely", "no subgroups"]
 STABLE = 0.5  # agreement of starts, halves or networks, below which subgroups are not stable
+CHANCE = 0.01  # most probability that patients without subgroups look like this, for "convincing"
 # Agreement of halves for "convincing": so much of the way from what patients without subgroups give to 1, or so much
 WELL_ABOVE, NEARLY_SAME = 0.5, 0.9
 OTHER_COHORT = "Look for the same subgroups in another cohort, and at outcomes that nobody trained on."
@@ -153,6 +154,8 @@ def _not_shown(stability: pd.DataFrame, choice: Choice | None, doubts: Sequence[
         said.append("The number of subgroups was given and not tested: the patients may be one group.")
     elif choice.subgroups == 1:
         said.append(f"The number of subgroups was given, and did not pass its test. {choice.reason}")
+    elif choice.p > CHANCE:
+        said.append(f"Patients without subgroups would look like this with a probability of {choice.p:.2g}.")
     computed = stability[stability["what"] != "gate and centroids"].dropna(subset=["agreement"])
     if not len(computed):
         said.append("Whether the same subgroups would be found again was not computed.")
