@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("demo", "discover", "predict", "report", "check", "compare", "methods")
+COMMANDS = ("demo", "discover", "predict", "report", "open", "check", "compare", "methods")
 HELP = "<!-- help of every command -->"
 NOTEBOOK, ANSI = ".ipynb", re.compile(r"\x1b\[[0-9;]*m")
 WIDTH = 76  # letters of a line of output that fit on a page; tables are narrower

@@ -232,6 +232,7 @@ def test_a_cell_of_a_stranger_is_run_again(tmp_path):
     ("words", "arrays"),
     [
         ({"n_subgroups": 10**9}, {}), ({"title": {"a": 1}}, {}), ({"sentences": {}}, {}), ({"warnings": "x"}, {}),
+        ({"verdict": {"answer": "great"}}, {}), ({"stability": {"table": {"data": [[1]], "columns": ["a"]}}}, {}),
         ({"covariates": {"table": {"data": [[1]], "columns": ["a", "b"]}}}, {}), ({"strange": 1}, {}),
         ({}, {"shown": np.array([-1])}), ({}, {"points": np.full((3, 3), np.nan, np.float32)}),
         ({}, {"gallery": np.array([10**9])}), ({}, {"gallery_subgroup": np.array([7])}), ({}, {"truth": np.zeros(0)}),

@@ -101,6 +101,10 @@ def test_discover_then_predict_features(features_csv, tmp_path, capsys):
     assert cli.main(["discover", str(features_csv), "--truth", "kind", "--out", run, *QUICK]) == 0
     printed = plain(capsys.readouterr().out)
     assert "60 patients and 60 controls, 6 features: x0, x1, x2, x3, x4, x5" in printed
+    headline = json.loads((tmp_path / "run" / "verdict.json").read_text())["headline"]
+    assert (
+        printed.index(headline) < printed.index("subgroups were looked for") < printed.index("Scores on the held-out")
+    )
     pd.read_csv(features_csv).drop(columns=["diagnosis", "kind"])[:3].to_csv(new, index=False)
     assert cli.main(["predict", run, str(new)]) == 0
     assert "3 subjects assigned" in capsys.readouterr().out

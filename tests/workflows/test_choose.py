@@ -28,7 +28,7 @@ def test_discover_finds_how_many_and_says_why(tmp_path, capsys):
     assert cli.main(["discover", rows, "--out", str(tmp_path / "run"), *ASKED]) == 0
     said = capsys.readouterr().out
     assert "2 subgroups: a gap lies between any two" in said
-    assert "was given, not found" not in said
+    assert "was given, not looked for" not in said
     answer = json.loads((tmp_path / "run" / "choice.json").read_text())
     assert answer["subgroups"] == 2
     assert answer["p"] <= 0.01
@@ -51,7 +51,7 @@ def test_discover_says_no_subgroups_and_trains_nothing(tmp_path, capsys):
     # and the folder can be replaced by a run that is asked for subgroups all the same
     rest = [word if word != "2:3" else "2" for word in ASKED]
     assert cli.main(["discover", rows, "--out", str(tmp_path / "run"), "--overwrite", *rest]) == 0
-    assert "was given, not found" in capsys.readouterr().out
+    assert "was given, not looked for" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", ["1", "1:3", "6:2", "two", "2:", ":3", "2:3:4", "0"])

@@ -26,7 +26,7 @@ from phenogroups.workflows.discover import discover
 from phenogroups.workflows.predict import predict_table
 
 FILES = ["history.csv", "model.safetensors", "recipe.json", "report.html", "report.safetensors"]
-FILES += ["scores.json", "subgroups.csv"]
+FILES += ["scores.json", "stability.csv", "subgroups.csv", "verdict.json"]
 QUICK = {"epochs": 2, "steps": 3, "restarts": 1}
 
 PREDICT = """
@@ -89,7 +89,8 @@ def change(run, tmp_path, **entries):
 
 def test_the_folder_holds_everything(made):
     home, cohort, found = made
-    assert sorted(path.name for path in (home / "run").iterdir()) == FILES
+    of_images = ["confounds.csv"] if cohort.inputs.ndim > 2 else []
+    assert sorted(path.name for path in (home / "run").iterdir()) == sorted(FILES + of_images)
     recipe = json.loads((home / "run" / "recipe.json").read_text())
     assert recipe["method"] == "deep_ucsl"
     assert recipe["settings"]["epochs"] == 2
@@ -275,8 +276,9 @@ def test_the_summary_says_what_controls_were_for(features, tmp_path):
     aged = replace(features, covariates=pd.DataFrame({"age": np.arange(120.0)}))
     for adjust, words in (((), "48 patients, without controls"), (("age",), "adjusted for age as seen in 48 controls")):
         found = discover(aged, PlainKMeans(adjust=adjust), tmp_path / "run", overwrite=True)
-        assert words in found.sentences[0]
-        assert ("without controls" in found.sentences[0]) == (not adjust)
+        asked = next(sentence for sentence in found.sentences if "subgroups were looked for" in sentence)
+        assert words in asked
+        assert ("without controls" in asked) == (not adjust)
 
 
 def test_an_earlier_run_is_replaced_if_asked_for_and_other_things_are_not(features, tmp_path):
@@ -331,9 +333,15 @@ def test_letters():
 def test_a_scanner_is_warned_of_first_and_everywhere(tmp_path):
     cohort = drawn_table(subgroups=1, shared=0, site_effect=8)
     found = discover(cohort, PlainKMeans(), tmp_path / "run")
-    assert found.sentences[0].startswith("Subgroups follow site (Cramer's V ")
-    assert "Controls cannot tell the two apart (all have the value A)." in found.sentences[0]
-    assert found.sentences[0] in html.unescape((tmp_path / "run" / "report.html").read_text())
+    assert found.verdict is not None
+    assert found.verdict.answer == "artefact likely"
+    assert found.sentences[0] == found.verdict.sentence()
+    (warning,) = found.verdict.why
+    assert warning.startswith("Subgroups follow site (Cramer's V ")
+    assert "Controls cannot tell the two apart (all have the value A)." in warning
+    assert warning in html.unescape((tmp_path / "run" / "report.html").read_text())
+    assert warning not in found.sentences[1:]  # said once
+    assert json.loads((tmp_path / "run" / "verdict.json").read_text())["answer"] == "artefact likely"
     assert not any("not seen to follow" in sentence for sentence in found.sentences)
     table = pd.read_csv(tmp_path / "run" / "confounds.csv")
     assert table["n"].sum() == 3 * len(cohort)  # all subjects, held out or not
@@ -351,24 +359,67 @@ def test_a_sound_cohort_is_not_warned_of(tmp_path):
     cohort = replace(cohort, covariates=cohort.covariates.assign(name=cohort.subject))
     found = discover(cohort, PlainKMeans(), tmp_path / "run")
     assert found.scores["kmeans"].subgroup_bacc > 0.9
-    assert found.sentences[0].startswith("2 subgroups were looked for")
-    assert "Subgroups were not seen to follow age, sex, site; what was not recorded may still explain them." in (
-        found.sentences
-    )
-    assert "not tested: name (they are names" in found.sentences[-1]
+    assert found.verdict is not None
+    assert found.verdict.answer == "convincing"
+    assert found.sentences[1].startswith("2 subgroups were looked for")  # no warning before it
+    assert "Subgroups were not seen to follow age, sex, site." in found.sentences
+    assert "not tested: name (they are names" in found.sentences[-2]
+    assert found.sentences[-1] == "What was not recorded may still explain the subgroups."
 
 
 def test_without_covariates_the_run_says_what_was_not_looked_at(tmp_path, features):
     found = discover(features, PlainKMeans(), tmp_path / "run")
     assert found.confounds is None
-    assert "no covariates were given" in found.sentences[-1]
+    assert "no covariates were given" in found.sentences[-2]
     assert not {"confounds.csv", "profiles.csv", "profiles.tex"} & {path.name for path in (tmp_path / "run").iterdir()}
 
 
 def test_the_training_cohort_is_predicted_once(tmp_path, features, monkeypatch):
     sizes, predict = [], PlainKMeans.predict_cohort
-    monkeypatch.setattr(PlainKMeans, "predict_cohort", lambda self, who: sizes.append(len(who)) or predict(self, who))
+    method = PlainKMeans()
+
+    def counted(self, who):
+        if self is method:  # and not a copy that looks for the same subgroups again
+            sizes.append(len(who))
+        return predict(self, who)
+
+    monkeypatch.setattr(PlainKMeans, "predict_cohort", counted)
     train, test = features.split(0.2, 0)
-    discover(features, PlainKMeans(), tmp_path / "run")
+    discover(features, method, tmp_path / "run")
     assert sizes.count(len(train)) == 1
     assert sizes.count(len(test)) == 1
+
+
+def test_how_pictures_were_taken_is_told_though_nobody_brought_a_covariate(tmp_path):
+    """Half of everybody is overexposed, and K-means on pixels finds just that."""
+    rng = np.random.default_rng(0)
+    ill, bright = np.arange(160) % 2, np.arange(160) // 2 % 2
+    images = rng.normal(0.4, 0.03, (160, 1, 24, 24)) + 0.3 * bright[:, None, None, None]
+    images[ill == 1, :, :4] += 0.1
+    found = discover(Cohort(images.astype(np.float32), ill), PlainKMeans(), tmp_path / "run")
+    assert found.verdict is not None
+    assert found.verdict.answer == "artefact likely"
+    assert "the brightness of the images" in found.verdict.headline
+    table = pd.read_csv(tmp_path / "run" / "confounds.csv")
+    assert set(table["source"]) == {"image"}
+    assert found.profiles is None
+    adjusted = PlainKMeans(adjust=("image_brightness",))
+    assert adjusted.covariates == ()  # a table of new subjects needs no column of it
+    again = discover(Cohort(images.astype(np.float32), ill), adjusted, tmp_path / "adjusted")
+    assert not any("brighter" in sentence or "darker" in sentence for sentence in again.sentences)
+    new = load(tmp_path / "adjusted").predict_cohort(Cohort(images[:3].astype(np.float32), ill[:3]))
+    np.testing.assert_allclose(
+        new.subgroup, adjusted.predict_cohort(Cohort(images.astype(np.float32), ill)).subgroup[:3]
+    )
+
+
+def test_persons_whose_images_are_parted_are_warned_of(tmp_path):
+    cohort = drawn_table(200, 10, separation=8, shared=0)
+    by_subgroup = [np.flatnonzero(cohort.truth == k) for k in (0, 1)]
+    person = cohort.subject.copy()
+    for one, other in zip(*by_subgroup, strict=False):
+        person[other] = person[one]
+    found = discover(replace(cohort, group=person), PlainKMeans(), tmp_path / "run")
+    assert found.verdict is not None
+    assert found.verdict.answer == "artefact likely"
+    assert "images of the same person" in found.sentences[0]

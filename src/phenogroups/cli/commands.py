@@ -517,6 +517,8 @@ def say_encoder(method: "Method", cohort: "Cohort") -> None:
 def say_what_was_found(found: "Discovery") -> None:
     from phenogroups.report.tables import known_table, score_table
 
+    for sentence in found.sentences:  # the verdict and all warnings before any figure
+        say(sentence)
     table = score_table(found.scores)
     table.title = "Scores on the held-out subjects"
     OUT.print(table)
@@ -524,8 +526,6 @@ def say_what_was_found(found: "Discovery") -> None:
         table = known_table(found.known)
         table.title = "Held-out patients by subgroup found and by what is known of them"
         OUT.print(table)
-    for sentence in found.sentences:
-        say(sentence)
     say(f"Written: {found.folder}. Open {found.folder / 'report.html'} in a browser.")
 
 

@@ -15,6 +15,7 @@ from pandas.api.types import is_numeric_dtype
 from torch import Tensor
 
 from phenogroups.data.cohort import Cohort, CohortError, name_rows
+from phenogroups.data.properties import is_measured
 from phenogroups.data.text import as_bytes, from_bytes
 from phenogroups.data.untrusted import shortened
 
@@ -42,6 +43,10 @@ class Adjustment:
 
     def regressors_of(self, cohort: Cohort) -> np.ndarray:
         return regressors(cohort, from_bytes(self.columns))
+
+    def check_covariates(self, cohort: Cohort) -> None:
+        """Raise where covariates are missing; inputs, on which the others are measured, are not read."""
+        regressors(cohort, [column for column in from_bytes(self.columns) if not is_measured(column[0])])
 
     def __call__(self, cohort: Cohort) -> np.ndarray:
         """The cohort's inputs, float32, as if all subjects had the covariates of the mean control."""
@@ -93,7 +98,7 @@ def regressors(cohort: Cohort, columns: Sequence[Any]) -> np.ndarray:
             written = np.array([_code(value) for value in values])
             _refuse(cohort, ~np.isin(written, codes), f"{name!r} among those of the controls ({_some(codes)})", values)
             found.append((written[:, None] == np.array(codes[1:])).astype(np.float64))
-    return np.concatenate(found, axis=1)
+    return np.concatenate(found, axis=1) if found else np.empty((len(cohort), 0))
 
 
 def column_name(asked: str) -> str:
@@ -117,7 +122,9 @@ def _column(controls: Cohort, asked: str) -> Column:
 
 def _values(cohort: Cohort, name: str) -> pd.Series:
     if name not in cohort.covariates.columns:
-        there = ", ".join(map(repr, cohort.covariates.columns)) or "none"
+        if is_measured(name) and name in cohort.image_properties:
+            return cohort.image_properties[name]
+        there = ", ".join(map(repr, [*cohort.covariates, *filter(is_measured, cohort.image_properties)])) or "none"
         raise CohortError(
             f"Expected the covariate {name!r}, which inputs are adjusted for. Received: {there}. Bring it with the "
             "cohort: Cohort(inputs, diagnosis, covariates=...), or --covariates of a table."

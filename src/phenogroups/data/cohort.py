@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from phenogroups.data.properties import pixel_properties
 from phenogroups.data.stored import Inputs, StoredRows
 
 CONTROL, PATIENT = 0, 1
 BY_SUBJECT = ("inputs", "diagnosis", "subject", "group", "truth", "is_test")  # arrays with one row per subject
+TABLES = ("covariates", "files")  # the same, as tables
 UNKNOWN = -1  # truth of a control, or of a patient whose subgroup nobody knows
 
 
@@ -58,6 +60,8 @@ class Cohort:
         True for subjects whom the cohort itself holds out.
     name
         Name of the cohort in reports.
+    files
+        Properties of the image files, such as width and voxel size, as `from_table` reads them; by default none.
 
     Examples
     --------
@@ -77,6 +81,7 @@ class Cohort:
     truth_names: tuple[str, ...] = ()
     is_test: np.ndarray | None = None
     name: str = "cohort"
+    files: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def __post_init__(self) -> None:
         if not isinstance(self.inputs, StoredRows):  # those stay on disk
@@ -87,9 +92,10 @@ class Cohort:
             self._set(subject=np.array([f"s{i:0{width}d}" for i in range(count)]))
         if len(self.group) == 0:
             self._set(group=self.subject)
-        if self.covariates.empty:
-            self._set(covariates=pd.DataFrame(index=range(count)))
-        for what in (*BY_SUBJECT, "covariates"):
+        for what in TABLES:
+            if getattr(self, what).empty:
+                self._set(**{what: pd.DataFrame(index=range(count))})
+        for what in (*BY_SUBJECT, *TABLES):
             values = getattr(self, what)
             if values is not None and len(values) != count:
                 raise CohortError(f"Expected {count} values of {what}, one per input. Received: {len(values)}.")
@@ -97,7 +103,7 @@ class Cohort:
             diagnosis=np.asarray(self.diagnosis),
             subject=np.asarray(self.subject).astype(str),
             group=np.asarray(self.group).astype(str),
-            covariates=self.covariates.reset_index(drop=True),
+            **{what: getattr(self, what).reset_index(drop=True) for what in TABLES},
         )
         self._validate()
         self._set(diagnosis=self.diagnosis.astype(np.int64))
@@ -150,7 +156,7 @@ class Cohort:
         rows = np.arange(len(self))[rows]
         return replace(
             self,
-            covariates=self.covariates.iloc[rows],
+            **{name: getattr(self, name).iloc[rows] for name in TABLES},
             **{name: getattr(self, name)[rows] for name in BY_SUBJECT if getattr(self, name) is not None},
         )
 
@@ -182,6 +188,11 @@ class Cohort:
         digest.update(self.diagnosis.tobytes())
         digest.update("\x1f".join(map(str, self.subject)).encode())
         return digest.hexdigest()
+
+    @cached_property
+    def image_properties(self) -> pd.DataFrame:
+        """How pictures were taken, such as image_brightness and image_width: one row per subject; no method sees it."""
+        return pd.concat([pixel_properties(self.inputs), self.files], axis=1)
 
     def require(self, n_subgroups: int, *, controls: bool = True) -> None:
         """Raise unless there are both classes and enough patients for this number of subgroups."""

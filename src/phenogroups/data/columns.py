@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, CohortError, name_rows, refuse_repeated
+from phenogroups.data.properties import is_measured
 from phenogroups.data.tables import TableSpec
 
 CONTROL_WORDS, PATIENT_WORDS = ("0", "control"), ("1", "patient")
@@ -26,7 +27,8 @@ def at_once(step: Callable[[], Any]) -> Any:
 def read_columns(rows: pd.DataFrame, spec: TableSpec, attempt: Attempt = at_once) -> dict[str, Any]:
     """The arguments of `Cohort` except its inputs; None where a step failed."""
     optional = [column for column in (spec.group, spec.truth, spec.split) if column is not None]
-    attempt(lambda: require_columns(rows, [spec.diagnosis, *optional, *spec.covariates]))
+    told = [name for name in spec.covariates if not is_measured(name)]
+    attempt(lambda: require_columns(rows, [spec.diagnosis, *optional, *told]))
 
     def column(name: str | None) -> pd.Series | None:
         return rows[name] if name in rows.columns else None

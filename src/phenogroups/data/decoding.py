@@ -96,7 +96,7 @@ def _decode_npy(path: Path) -> np.ndarray:
 def _decode_nifti(path: Path) -> np.ndarray:
     from nibabel.arrayproxy import ArrayProxy
 
-    header = _nifti_header(path)
+    header = nifti_header(path)
     shape = tuple(header.get_data_shape())
     while len(shape) > 3 and shape[-1] == 1:  # one time point
         shape = shape[:-1]
@@ -112,7 +112,7 @@ def _decode_nifti(path: Path) -> np.ndarray:
     return np.asarray(ArrayProxy(str(path), header), dtype=np.float32).reshape(shape)[None]
 
 
-def _nifti_header(path: Path) -> Any:
+def nifti_header(path: Path) -> Any:
     """The header without its extensions: nibabel would trust the sizes that they announce."""
     from nibabel.nifti1 import Nifti1Header
     from nibabel.nifti2 import Nifti2Header

@@ -10,8 +10,9 @@ import pandas as pd
 from phenogroups.data.cache import Progress
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.columns import read_columns
-from phenogroups.data.inputs import read_inputs, resolve_features, resolve_size
+from phenogroups.data.inputs import image_paths, read_inputs, resolve_features, resolve_size
 from phenogroups.data.layouts import read_layout
+from phenogroups.data.properties import file_properties
 from phenogroups.data.reading import PRETRAINED_SIDE, Reading
 from phenogroups.data.selection import Selection
 from phenogroups.data.table_files import read_table
@@ -86,7 +87,9 @@ def open_table(
 def read_cohort(table: Table, cache: str | Path | None = None, progress: Progress | None = None) -> Cohort:
     """The cohort that the table describes; whatever is wrong with it raises here, before training."""
     columns = read_columns(table.rows, table.spec)
-    return Cohort(read_inputs(table, cache=cache, progress=progress), **columns, name=table.name)
+    inputs = read_inputs(table, cache=cache, progress=progress)
+    files = pd.DataFrame() if inputs.ndim == 2 else file_properties(image_paths(table))
+    return Cohort(inputs, **columns, name=table.name, files=files)
 
 
 def _open_rows(source: Source, folder: str | Path | None) -> Table:

@@ -49,6 +49,7 @@ class Study:
             np.concatenate([np.asarray(cohort.inputs) for cohort in both]),
             **{name: np.concatenate([getattr(c, name) for c in both]) for name in ("diagnosis", "subject", "group")},
             covariates=pd.concat([cohort.covariates for cohort in both]),
+            files=pd.concat([cohort.files for cohort in both]),
             truth=np.concatenate(unknown) if names else None,
             truth_names=names,
             is_test=np.repeat([False, True], [len(cohort) for cohort in both]),

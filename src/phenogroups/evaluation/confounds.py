@@ -12,17 +12,25 @@ the effect is sqrt((T - T0) / (m - T0)): Cramer's V, or the correlation ratio et
 
 import re
 from collections import defaultdict
+from dataclasses import dataclass
 from math import lgamma, log
 
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
+from phenogroups.data.cohort import subgroup_letter
+from phenogroups.data.properties import WORDS
 from phenogroups.evaluation.shuffling import blocks, chunks, one_hot, share_above, shuffled_squares, side, unit_columns
 from phenogroups.evaluation.variables import Variable, holm, variable
 
 ALARM = 0.01  # corrected p of a warning: at 0.05 every twentieth sound cohort would be warned of
 NEGLIGIBLE = 0.1  # an effect below it is no alarm, however many subjects prove it; 0.1 is "small" in Cohen's words
+# Of pairs of patients, one of a subgroup and one of another, the share in which the same subgroup has more of some
+# property of the image, from which the subgroup may be that property: an illness changes most of them a little
+PAIRS = 0.85
+REACHED = 0.7  # of the patients' share at the end of a subgroup, from which controls vary as patients do
+LARGE = 0.5  # an effect of which a nuisance is likely all there is; 0.5 is "large" in Cohen's words
 PERMUTATIONS = 4999  # at least
 RESAMPLES = 1000
 LEAST_KNOWN = 20  # subjects whose covariate is known, for a test
@@ -43,24 +51,33 @@ def associations(
     covariates: pd.DataFrame,  # one row per subject
     group: np.ndarray | None = None,  # (n,): rows of one group, such as two eyes, are shuffled and drawn together
     seed: int = 0,
+    images: pd.DataFrame | None = None,  # the same of how pictures were taken: Cohort.image_properties
 ) -> pd.DataFrame:
     """A row per covariate among patients and among controls: effect with a 95 % interval, p, and p corrected (Holm).
 
-    p is by permutation of whole groups among those of equal size, the interval by bootstrap of groups.
+    p is by permutation of whole groups among those of equal size, the interval by bootstrap of groups. Covariates and
+    properties of images are corrected apart, so that a dozen properties do not hide what follows age.
     """
     subgroup, diagnosis = np.asarray(subgroup, np.float64), np.asarray(diagnosis)
-    if not len(subgroup) == len(diagnosis) == len(covariates):
+    how_taken = pd.DataFrame(index=covariates.index) if images is None else images
+    if not len(subgroup) == len(diagnosis) == len(covariates) == len(how_taken):
         raise ValueError(
             f"Expected subgroups, diagnosis and covariates of the same subjects. Received: {len(subgroup)}, "
             f"{len(diagnosis)} and {len(covariates)} rows."
         )
     member = np.unique(np.arange(len(diagnosis)) if group is None else np.asarray(group), return_inverse=True)[1]
     columns = [variable(str(name), column) for name, column in covariates.items()]
+    shown = [Variable(str(name), "amount", column.to_numpy(np.float64)) for name, column in how_taken.items()]
+    shown = [one for one in shown if len(np.unique(one.values[one.known])) > 1]  # all of one width: nothing to follow
+    source = {one.name: "image" for one in shown} | {one.name: "covariate" for one in columns}
+    columns += shown
     permutations = max(PERMUTATIONS, round(4 * len(columns) / ALARM))  # so that the least p outlives its correction
     rng = np.random.default_rng(seed)
     rows = []
     hard = np.eye(subgroup.shape[1])[subgroup.argmax(axis=1)]
-    for among, who, membership in (("patients", diagnosis == 1, hard), ("controls", diagnosis == 0, subgroup)):
+    of_controls = {column.name: column[diagnosis == 0] for column in columns}
+    kinds = (("patients", diagnosis == 1, hard), ("controls", diagnosis == 0, subgroup))
+    for among, who, membership in kinds:
         together: dict[bytes, list[Variable]] = defaultdict(list)  # those known of the same subjects share permutations
         for column in columns:
             together[column[who].known.tobytes()].append(column[who])
@@ -71,18 +88,39 @@ def associations(
             )
             for one, numbers in zip(alike, found, strict=True):
                 count = {"n": int(known.sum()), "missing": int((~known).sum())}
-                rows.append({"covariate": one.name, "among": among, "kind": one.kind, **count, **numbers})
-    names = ["covariate", "among", "kind", "n", "missing", "effect", "value", "low", "high", "p", "p_corrected", "test"]
-    table = pd.DataFrame(rows, columns=names)
-    table["p_corrected"] = holm(table["p"].to_numpy(np.float64))
+                if among == "patients" and one.kind == "amount":  # controls are in no subgroup
+                    healthy = of_controls[one.name].values
+                    count |= _pairs(one.values[known], hard[who][known], healthy[~np.isnan(healthy)])
+                who_and_what = {"covariate": one.name, "source": source[one.name], "among": among, "kind": one.kind}
+                rows.append({**who_and_what, **count, **numbers})
+    names = ["covariate", "source", "among", "kind", "n", "missing", "effect", "value", "low", "high", "subgroup"]
+    table = pd.DataFrame(rows, columns=[*names, "pairs", "in_controls", "p", "p_corrected", "test"])
+    for family in ("covariate", "image"):
+        of_family = table["source"] == family
+        table.loc[of_family, "p_corrected"] = holm(table.loc[of_family, "p"].to_numpy(np.float64))
     order = {column.name: i for i, column in enumerate(columns)}
     return table.sort_values("covariate", key=lambda named: named.map(order), kind="stable", ignore_index=True)
 
 
+@dataclass(frozen=True)
+class Followed:
+    """Something that the subgroups follow."""
+
+    name: str  # in a sentence: site, or the brightness of the images
+    source: str  # covariate or image
+    artefact: bool  # likely; else it may as well be part of the illness
+    words: str  # the warning
+
+
 def warnings(table: pd.DataFrame) -> list[str]:
-    """Sentences about covariates that subgroups follow: corrected p <= ALARM and an effect of at least NEGLIGIBLE."""
-    said = []
-    for name, rows in table.groupby("covariate", sort=False):
+    """Sentences about what subgroups follow."""
+    return [one.words for one in followed(table)]
+
+
+def followed(table: pd.DataFrame) -> list[Followed]:
+    """Covariates with a corrected p <= ALARM and an effect of at least NEGLIGIBLE; properties of images with PAIRS."""
+    found = []
+    for name, rows in table[table["source"] == "covariate"].groupby("covariate", sort=False):
         of = rows.set_index("among")
         patients, controls = of.loc["patients"], of.loc["controls"]
         nuisance = NUISANCE.search(str(name)) is not None
@@ -92,23 +130,99 @@ def warnings(table: pd.DataFrame) -> list[str]:
                 if nuisance
                 else f"That is a finding if {name} is part of the illness, and an artefact if it is not."
             )
+            artefact = nuisance and patients["value"] >= LARGE
             if _alarming(controls):
                 end += f" Controls, who have no subgroups, are parted by it too ({_figures(controls)})."
+                artefact = nuisance
             elif controls["test"].startswith("not tested") and nuisance:
                 reason = controls["test"].removeprefix("not tested: ")
                 end += f" Controls cannot tell the two apart ({reason})."
-            said.append(f"Subgroups follow {name} ({_figures(patients)}). {end}")
+            found.append(
+                Followed(str(name), "covariate", artefact, f"Subgroups follow {name} ({_figures(patients)}). {end}")
+            )
         elif _alarming(controls):
-            said.append(
+            said = (
                 f"Among controls, who have no subgroups, the gate follows {name} ({_figures(controls)}), though not "
                 "noticeably among patients: part of what it sees is not disease."
             )
-    return said
+            found.append(Followed(str(name), "covariate", False, said))
+    return [*found, *_followed_in_images(table)]
+
+
+def _followed_in_images(table: pd.DataFrame) -> list[Followed]:
+    """One sentence about the clearest property that is likely an artefact, and one about what may be the disease."""
+    rows = table[(table["source"] == "image") & (table["among"] == "patients")]
+    rows = rows[(rows["p_corrected"] <= ALARM) & ((rows["pairs"] - 0.5).abs() >= PAIRS - 0.5)]
+    rows = rows.sort_values("pairs", key=lambda pairs: -(pairs - 0.5).abs(), kind="stable")
+    controls = table[table["among"] == "controls"].set_index("covariate")
+    by_end: dict[tuple[str, bool], list[pd.Series]] = defaultdict(list)
+    for _, row in rows.iterrows():
+        by_end[_where_from(row, controls.loc[row["covariate"]])].append(row)
+    found = []
+    for (end, artefact), alike in by_end.items():
+        first, letter = alike[0], alike[0]["subgroup"]
+        words = WORDS[first["covariate"]][first["pairs"] < 0.5]
+        also = "; ".join(
+            f"those of {row['subgroup']} are {WORDS[row['covariate']][row['pairs'] < 0.5]} ({_share(row):.0%})"
+            for row in alike[1:]
+        )
+        said = (
+            f"The images of subgroup {letter} are {words}: of one patient of {letter} and one of another subgroup, "
+            f"this is true in {_share(first):.0%} of all pairs, where chance gives 50% (corrected p "
+            f"{first['p_corrected']:.2g}). {end}{f' The same goes for this: {also}.' if also else ''}"
+        )
+        name = first["covariate"].removeprefix("image_").replace("_", " ")
+        found.append(Followed(f"the {name} of the images", "image", artefact, said))
+    return found
+
+
+def _where_from(patients: pd.Series, controls: pd.Series) -> tuple[str, bool]:
+    """What a property of images that subgroups follow may be, in a sentence, and whether an artefact is likely."""
+    likely = "it is likely how the picture was taken and not the disease."
+    if _alarming(controls):
+        return f"Controls, who have no subgroups, are parted by it too: {likely}", True
+    if np.isnan(patients["in_controls"]):
+        return "It may be how the picture was taken; there are too few controls to compare with.", False
+    if patients["in_controls"] >= REACHED:
+        return f"The images of controls vary in it as those of patients do: {likely}", True
+    return (
+        "The images of controls do not vary in it as those of patients do: it may be the disease itself, or how the "
+        "pictures of some patients were taken. Look at the images to tell."
+    ), False
+
+
+def _share(row: pd.Series) -> float:
+    return max(row["pairs"], 1 - row["pairs"])
+
+
+def _pairs(values: np.ndarray, membership: np.ndarray, controls: np.ndarray) -> dict[str, object]:
+    """How clearly a subgroup stands out in an amount, and whether controls vary in it as patients do.
+
+    subgroup     the one that stands out most
+    pairs        the share of pairs, of a member and another patient, in which the member has more
+    in_controls  how many controls lie beyond the middle of the subgroup and beyond that of the others, by how many
+                 patients do: 1 if controls vary likewise, 0 if they do not reach one of the two ends
+    """
+    ranks, size = rankdata(values), membership.sum(axis=0)
+    others = len(values) - size
+    there = np.flatnonzero((size > 0) & (others > 0))
+    if not len(there):
+        return {}
+    larger = (membership.T @ ranks - size * (size + 1) / 2)[there] / (size * others)[there]
+    most = int(np.abs(larger - 0.5).argmax())
+    found: dict[str, object] = {"subgroup": subgroup_letter(int(there[most])), "pairs": float(larger[most])}
+    if len(controls) >= LEAST_KNOWN:
+        inside, sign = membership[:, there[most]] == 1, 1 if larger[most] > 0.5 else -1
+        ends = [(side, np.median(side * some)) for side, some in ((sign, values[inside]), (-sign, values[~inside]))]
+        ratios = [np.mean(side * controls >= end) / np.mean(side * values >= end) for side, end in ends]
+        found["in_controls"] = float(min(ratios))
+    return found
 
 
 def untested(table: pd.DataFrame) -> list[str]:
     """One sentence about the covariates that could not be tested among patients, if there are any."""
-    rows = table[(table["among"] == "patients") & table["test"].str.startswith("not tested")]
+    rows = table[(table["among"] == "patients") & (table["source"] == "covariate")]
+    rows = rows[rows["test"].str.startswith("not tested")]
     reasons = [f"{row['covariate']} ({row['test'].removeprefix('not tested: ')})" for _, row in rows.iterrows()]
     return [f"Whether subgroups follow these covariates was not tested: {'; '.join(reasons)}."] if reasons else []
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from phenogroups.clustering.adjust import Adjustment, column_name, fit_adjustment
 from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.properties import is_measured
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.without_network import WithoutNetwork
 from phenogroups.training.checkpoint import Checkpoint, without_prefix
@@ -22,18 +23,18 @@ class Adjustable(WithoutNetwork):
     ----------
     adjust
         Covariates whose effect, estimated on controls, is subtracted from the inputs; ``C(site)`` treats numbers as
-        codes.
+        codes. What is measured on images needs no column: ``image_brightness``, ``image_contrast``, ...
     """
 
     adjust: tuple[str, ...] = ()
 
     @property
     def covariates(self) -> tuple[str, ...]:
-        return tuple(map(column_name, self.adjust))
+        return tuple(name for name in map(column_name, self.adjust) if not is_measured(name))
 
     def check_covariates(self, who: Cohort) -> None:
         if self.adjust:
-            self.adjustment_.regressors_of(who)
+            self.adjustment_.check_covariates(who)
 
     def rules(self) -> dict[str, Any]:
         """All settings but the adjustment."""
@@ -63,5 +64,5 @@ class Adjustable(WithoutNetwork):
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         if self.adjust:
             self.adjustment_ = Adjustment(**without_prefix("adjustment.", tensors))
-            self.adjustment_.check(self.covariates, prod(self.input_shape_))
+            self.adjustment_.check(tuple(map(column_name, self.adjust)), prod(self.input_shape_))
         super()._restore({name: value for name, value in tensors.items() if not name.startswith("adjustment.")})

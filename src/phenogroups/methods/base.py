@@ -1,6 +1,6 @@
 """What every method is: a dataclass of settings that is also a scikit-learn estimator."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -26,6 +26,8 @@ from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.distributed import communicator
 from phenogroups.training.em import Progress
 from phenogroups.training.run import check_writable, new_run_folder, write_model
+
+Find = Callable[[np.ndarray], np.ndarray]  # from vectors (n, dims) to the subgroup of each (n,)
 
 
 @dataclass(eq=False, repr=False)
@@ -183,6 +185,14 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     def remarks(self) -> list[str]:
         """Notes about the training, in plain sentences."""
         return []
+
+    def vectors(self, cohort: Cohort) -> np.ndarray | None:
+        """(subjects, dims): what patients are clustered by before any training; None where a network must learn it."""
+        return np.asarray(self._inputs(cohort)) if len(self.input_shape_) == 1 else None
+
+    def find_again(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Find | None:
+        """What assigns vectors to subgroups, had the method been given these; None where a network would be trained."""
+        return None
 
     def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:
         """Predict subgroup, diagnosis and embedding together.

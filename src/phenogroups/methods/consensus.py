@@ -22,7 +22,7 @@ from phenogroups.clustering.consensus import consensus_labels
 from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.base import Method
+from phenogroups.methods.base import Find, Method
 from phenogroups.methods.deep import EYES
 from phenogroups.methods.deep_ucsl import DeepUCSL
 from phenogroups.methods.prediction import Prediction
@@ -225,6 +225,12 @@ class Consensus(Method, name="consensus"):
         subgroup = mean["subgroup"].argmax(axis=1)
         agreement = sum(of_run.argmax(axis=1) == subgroup for of_run in said["subgroup"]) / self.runs
         return Prediction(**{"diagnosis": None, **mean, "agreement": agreement})
+
+    def vectors(self, cohort: Cohort) -> np.ndarray | None:
+        return self.best_run_.vectors(cohort)
+
+    def find_again(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Find | None:
+        return self.best_run_.find_again(vectors, diagnosis, seed)
 
     def caveats(self) -> list[str]:
         said = []

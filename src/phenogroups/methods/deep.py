@@ -349,6 +349,9 @@ class DeepMethod(Method):
         names = {f"size_{subgroup_letter(k)}": f"size_{subgroup_letter(was)}" for k, was in enumerate(order)}
         self.history_ = [row | {now: row[was] for now, was in names.items() if was in row} for row in self.history_]
 
+    def vectors(self, cohort: Cohort) -> np.ndarray | None:
+        return super().vectors(cohort) if self.eyes_ is None else embed_once(self.eyes_, self._inputs(cohort))
+
     def _predict(self, inputs: Inputs) -> Prediction:
         found = read_all(
             self.encoder_of(self.network_), inputs if self.eyes_ is None else embed_once(self.eyes_, inputs),

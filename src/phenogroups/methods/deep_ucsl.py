@@ -38,6 +38,7 @@ from phenogroups.clustering.space import DiseaseSpace, Scaler, fit_space
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.losses import class_balance, experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
+from phenogroups.methods.base import Find
 from phenogroups.methods.deep import DeepMethod, cosine
 from phenogroups.methods.settings import AtLeast, Shape
 from phenogroups.networks.encoders import Encoder
@@ -295,6 +296,13 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
             )
         q = self._with_controls(split.posterior(patients), is_patient)
         return 0, self.e_step(encoders[0](), diagnosis, q, self.warmup, held=True)
+
+    def find_again(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Find | None:
+        if not bool(self.beliefs_.held):
+            return None
+        x, ill = torch.as_tensor(vectors), torch.as_tensor(diagnosis) == 1
+        split = first_split(x[ill], x[~ill], self.n_subgroups, seed=seed)
+        return lambda x: split.posterior(torch.as_tensor(x)).argmax(1).numpy()
 
     def _from_sample(self, embedding: Tensor, diagnosis: Tensor, q: Tensor) -> Beliefs:
         """Beliefs about all subjects, from those about a sample of the patients."""

@@ -110,6 +110,9 @@ class Foundation(WithoutNetwork, name="foundation"):
             "embedding": vectors,
         }
 
+    def vectors(self, cohort: Cohort) -> np.ndarray | None:
+        return super().vectors(cohort) if self.encoder_ is None else embed_once(self.encoder_, self._inputs(cohort))
+
     def _predict(self, inputs: Inputs) -> Prediction:
         return super()._predict(inputs if self.encoder_ is None else embed_once(self.encoder_, inputs))
 

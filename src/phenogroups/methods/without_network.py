@@ -11,10 +11,13 @@ from torch import Tensor
 from phenogroups.data.batches import read_in_blocks
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.base import Method
+from phenogroups.methods.base import Find, Method
 from phenogroups.methods.prediction import Prediction
 from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Progress
+
+MOST_DIMS = 10_000  # of vectors in which subgroups are found again: a picture of 100 pixels a side
+BEFORE_VECTORS = ("adjust", "encoder", "weights")  # settings about what makes vectors of inputs
 
 
 @dataclass(eq=False, repr=False)
@@ -40,6 +43,15 @@ class WithoutNetwork(Method):
     def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         seen = cohort if self.needs_controls else cohort.patients
         self.beliefs_ = self.e_step(np.asarray(seen.inputs).reshape(len(seen), -1), seen.diagnosis)
+
+    def vectors(self, cohort: Cohort) -> np.ndarray | None:
+        few = prod(cohort.input_shape) <= MOST_DIMS
+        return np.asarray(self._inputs(cohort)).reshape(len(cohort), -1) if few else None
+
+    def find_again(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Find | None:
+        own = {name: value for name, value in self.get_params(deep=False).items() if name not in BEFORE_VECTORS}
+        again = type(self)(**{**own, "seed": seed}).fit(Cohort(vectors.astype(np.float32), diagnosis))
+        return lambda x: again.predict_subgroup(x.astype(np.float32))
 
     def _predict(self, inputs: Inputs) -> Prediction:
         return Prediction.of_tensors(read_in_blocks(inputs, lambda x: self.read(x.flatten(1), self.beliefs_)))

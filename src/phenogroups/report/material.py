@@ -36,6 +36,7 @@ from phenogroups.evaluation.typical import (
     mean_maps,
     most_different,
 )
+from phenogroups.evaluation.verdict import Verdict
 from phenogroups.methods.base import Method, means_of
 from phenogroups.methods.prediction import Prediction
 from phenogroups.report.pictures import draw_inputs, fit_into, grey_levels, montage
@@ -48,6 +49,7 @@ PICTURES = 36  # that are kept at their full size; of more, each is smaller, so 
 MAPPED = 3  # exemplars of each subgroup whose saliency is shown
 COVARIATES, FEATURES = 12, 12  # shown at most
 MOST_MATERIAL, MOST_SUBGROUPS = 2**28, 200  # bytes and subgroups that a page is made of
+STABILITY = ["what", "agreement", "by_chance", "n", "meaning"]  # columns
 MAY_BE_NAN = ("film_ratio",)  # where there are no controls
 
 
@@ -60,8 +62,8 @@ class Evidence:
     profiles: pd.DataFrame | None = None  # shown as it is
     criteria: pd.DataFrame | None = None  # one row per number of subgroups
     choice: str | None = None  # what the criteria say, in a sentence
-    verdict: dict[str, Any] | None = None  # answer, headline, why (sentences), next_step
-    stability: pd.DataFrame | None = None  # what, agreement, by_chance, meaning
+    verdict: dict[str, Any] | None = None  # evaluation.verdict.Verdict as a dict; None in folders of earlier versions
+    stability: pd.DataFrame | None = None  # what, agreement, by_chance, n, meaning
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Material:
     features: list[str]  # names of the features shown
     warnings: list[str]
     choice: str | None
-    verdict: dict[str, str | list[str]] | None
+    verdict: dict[str, Any] | None  # answer, headline, why, next_step
     stability: pd.DataFrame | None
     confounds: pd.DataFrame | None
     profiles: pd.DataFrame | None
@@ -173,6 +175,10 @@ class Material:
             require_within(name, getattr(self, name), low, high)
         if len(self.truth_styles) != known["t"] or not {"asked", "who", "sure", "apart"} <= {*self.sentences}:
             raise ValueError("sentences or styles are missing")
+        if self.verdict is not None:
+            check_types(Verdict(**{**self.verdict, "why": tuple(self.verdict["why"])}))
+        if self.stability is not None and list(self.stability.columns) != STABILITY:
+            raise ValueError(f"stability with the columns {', '.join(map(str, self.stability.columns))}")
 
 
 ARRAYS = {  # name: kinds and sizes
@@ -248,8 +254,8 @@ def gather(
         "truth_names": list(test.truth_names) if known.any() else [],
         "truth_styles": _styles_of_truth(found[known], truth[known], k, len(test.truth_names)) if known.any() else [],
         "warnings": list(evidence.warnings), "choice": evidence.choice, "confounds": evidence.confounds,
-        "profiles": evidence.profiles, "criteria": evidence.criteria,
         "verdict": evidence.verdict, "stability": evidence.stability,
+        "profiles": evidence.profiles, "criteria": evidence.criteria,
         "covariates": _plain(test.covariates.iloc[shown, :COVARIATES]),
         "shown": len(train) + shown, "truth": truth[shown].astype(np.int32), "points": points.astype(np.float32),
         "share": share.astype(np.float32), "umap": umap_axes(seen.embedding, new.embedding[shown]),

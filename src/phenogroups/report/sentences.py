@@ -1,7 +1,6 @@
 """What a run or a comparison found, in plain sentences."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -10,29 +9,57 @@ import pandas as pd
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.study import Study
 from phenogroups.evaluation.alarms import SURE
-from phenogroups.evaluation.confounds import untested, warnings
+from phenogroups.evaluation.confounds import followed, untested
 from phenogroups.evaluation.diagnostics import Diagnostics
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.scores import Scores
 from phenogroups.methods import Consensus, Method, Prediction, name_of
 from phenogroups.methods.consensus import AGREEING
 
+NEARER, UNDECIDED, SPECIALISED = 1.5, 0.8, 0.02  # from where on diagnostics are said to be good or doubtful
+
 
 def choice_sentences(choice: Choice) -> list[str]:
     """The chosen number of subgroups and its p-values."""
-    said = [choice.reason, f"That patients without any groups would look as structured: p {choice.p:.2g}."]
+    said = [
+        choice.reason,
+        f"Patients who have no subgroups would look at least as grouped with a probability of {choice.p:.2g}.",
+    ]
     if choice.subgroups > 1:
         said.append(
-            "That subgroups are as specific to the patients where diagnoses are shuffled: "
-            f"p {choice.p_shuffled:.2g} (19 shuffles; 0.05 is the least they can say)."
+            "If patients and controls are mixed up at random, subgroups that part the one so much more than the other "
+            f"appear with a probability of {choice.p_shuffled:.2g} (0.05 is the least that 19 trials can show)."
         )
     return said
 
 
+def stability_sentences(table: pd.DataFrame) -> list[str]:
+    """How far the same subgroups are found again, and what was not computed."""
+    said = [
+        f"{row['meaning']} ({row['agreement']:.2f}"
+        + ("" if np.isnan(row["by_chance"]) else f"; without subgroups {row['by_chance']:.2f}")
+        + ")"
+        for _, row in table.dropna(subset=["agreement"]).iterrows()
+    ]
+    missing = " and ".join(table.loc[table["agreement"].isna(), "what"])
+    sentences = [f"How far this is true (1: entirely, 0: chance): {'; '.join(said)}."] if said else []
+    return sentences + ([f"Whether {missing} agree was not computed."] if missing else [])
+
+
 def summary(
-    method: Method, train: Cohort, test: Cohort, new: Prediction, scores: Scores, *, chosen: bool = False
+    method: Method,
+    train: Cohort,
+    test: Cohort,
+    new: Prediction,
+    scores: Scores,
+    *,
+    tested: Choice | None = None,
+    searched: bool = False,
 ) -> dict[str, list[str]]:
-    """The findings in plain sentences, by question; `chosen`: the number of subgroups was searched for."""
+    """The findings in plain sentences, by question; `searched`: the number of subgroups was looked for.
+
+    Else it was given; `tested` is then a test of this number alone, if there was one.
+    """
     k = new.subgroup.shape[1]
     ill = test.is_patient
     sizes = np.bincount(new.subgroup[ill].argmax(axis=1), minlength=k)
@@ -50,7 +77,6 @@ def summary(
             f"{len(test)} further subjects were held out."
         ],
         "sure": [
-            *method.caveats(),
             *method.remarks(),
             f"Of {ill.sum()} held-out patients, {sure} ({sure / ill.sum():.0%}) belong to their subgroup with a "
             f"probability of at least {SURE}.",
@@ -60,16 +86,18 @@ def summary(
     }
     if isinstance(method, Consensus):
         said["sure"].insert(0, consensus_sentence(method, new[ill]))
-    if not chosen:
-        said["sure"].append(
-            "The number of subgroups was given, not found: this run does not show that there are subgroups at all."
-        )
+    if not searched:
+        of_test = "it was not tested whether there are subgroups at all"
+        if tested is not None:
+            passed = "passed" if tested.subgroups > 1 else "did not pass"
+            of_test = f"it {passed} the test of this number (p {tested.p:.2g}), and no other was tried"
+        said["sure"].append(f"The number of subgroups was given, not looked for: {of_test}.")
     if scores.class_bacc is not None and new.diagnosis is not None:
         called = new.diagnosis > 0.5
         said["apart"] = [
             f"Held-out patients are told from controls with a balanced accuracy of {scores.class_bacc:.3f}: "
             f"{np.sum(called & ill)} of {ill.sum()} patients and {np.sum(~called & ~ill)} of {np.sum(~ill)} controls "
-            "are called what they are."
+            "are recognised as such."
         ]
     if scores.subgroup_bacc is not None:
         used = "the method was trained on" if method.reads_truth else "were not used in training"
@@ -80,29 +108,48 @@ def summary(
 
 
 def confound_sentences(confounds: pd.DataFrame | None) -> list[str]:
-    """Which covariates the subgroups do not follow, and which could not be tested; warnings are said elsewhere."""
-    if confounds is None:
-        return ["Age, sex or scanner may explain the subgroups: no covariates were given to compare with."]
-    said = untested(confounds)
-    if not warnings(confounds):
-        tested = confounds.loc[(confounds["among"] == "patients") & confounds["p"].notna(), "covariate"]
-        seen = f"not seen to follow {', '.join(tested)}" if len(tested) else "compared with no covariate"
-        said.insert(0, f"Subgroups were {seen}; what was not recorded may still explain them.")
-    return said
+    """What the subgroups do not follow, and what could not be tested; warnings are said elsewhere."""
+    if confounds is None or not (confounds["source"] == "covariate").any():
+        said = ["Age, sex or scanner may explain the subgroups: no covariates were given to compare with."]
+    else:
+        said = untested(confounds)
+    if confounds is not None:
+        follows = {one.source for one in followed(confounds)}
+        tested = confounds.loc[(confounds["among"] == "patients") & confounds["p"].notna(), ["covariate", "source"]]
+        for source, what in (("covariate", ""), ("image", " of their images")):
+            names = tested.loc[tested["source"] == source, "covariate"].str.removeprefix("image_").str.replace("_", " ")
+            if len(names) and source not in follows:
+                said.insert(0, f"Subgroups were not seen to follow {', '.join(names)}{what}.")
+    return [*said, "What was not recorded may still explain the subgroups."]
 
 
 def diagnostics_sentences(found: Diagnostics) -> list[str]:
-    """The paper's diagnostics, as far as the method has them, each with its meaning."""
-    said = {
-        "distance_ratio": "controls are {:.2f} times as far from the farthest subgroup as from the nearest (1: "
-        "from all alike)",
-        "gate_entropy_controls": "subgroup probabilities of controls have an entropy of {:.2f} (1: undecided, 0: sure)",
-        "expert_specialisation": "experts tell their own subgroup from controls better than other experts do by {:.3f} "
-        "of balanced accuracy (0: any would do)",
-    }
-    known = {name: value for name, value in asdict(found).items() if value is not None}
-    numbers = [words.format(known[name]) for name, words in said.items() if name in known]
-    return [f"Whether the subgroups are of the disease, on held-out subjects: {'; '.join(numbers)}."] if numbers else []
+    """The paper's diagnostics on held-out subjects, as far as the method has them, each in plain words."""
+    said = []
+    ratio, entropy, own = found.distance_ratio, found.gate_entropy_controls, found.expert_specialisation
+    if ratio is not None:
+        said.append(
+            f"Controls are about equally far from all subgroups (the farthest {ratio:.2f} times as far as the nearest)."
+            if ratio < NEARER
+            else f"One subgroup lies nearer to controls than another (by a factor of {ratio:.2f}): it may be the "
+            "mildly ill."
+        )
+    if entropy is not None:
+        said.append(
+            f"Controls are left undecided between the subgroups, as they should be ({entropy:.2f} of 1)."
+            if entropy >= UNDECIDED
+            else f"Controls are put into subgroups too (left undecided to {entropy:.2f} of 1): part of what tells the "
+            "subgroups apart is in everybody."
+        )
+    if own is not None:
+        said.append(
+            "Each subgroup has its own way of differing from controls (its own expert recognises it better than those "
+            f"of the others, by {own:.3f} of balanced accuracy)."
+            if own > SPECIALISED
+            else "All subgroups differ from controls in much the same way (its own expert recognises a subgroup hardly "
+            f"better than those of the others: {own:.3f} of balanced accuracy)."
+        )
+    return said
 
 
 def consensus_sentence(method: Consensus, patients: Prediction) -> str:

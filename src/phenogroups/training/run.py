@@ -27,7 +27,7 @@ MODEL, RECIPE, CHOICE = "model.safetensors", "recipe.json", "choice.json"
 PAGE, MATERIAL = "report.html", "report.safetensors"  # and what the page is made of
 FILES = {  # all that a run writes
     MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", "confounds.csv", "profiles.csv", "profiles.tex",
-    "criteria.csv", CHOICE, PAGE, MATERIAL, "log.txt",
+    "criteria.csv", "stability.csv", "verdict.json", CHOICE, PAGE, MATERIAL, "log.txt",
 }  # fmt: skip
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how they begin in spreadsheets
 MOST_MODEL = 2**34  # bytes: several copies of the largest encoders

@@ -14,17 +14,21 @@ import pandas as pd
 from phenogroups.data.batches import reading_ahead
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.writing import write_whole
-from phenogroups.evaluation.alarms import alarms
-from phenogroups.evaluation.confounds import associations, warnings
 from phenogroups.evaluation.diagnostics import Diagnostics, diagnostics
 from phenogroups.evaluation.number import Choice
-from phenogroups.evaluation.profiles import profiles
 from phenogroups.evaluation.scores import Scores, intervals, score
+from phenogroups.evaluation.verdict import Verdict, no_subgroups
 from phenogroups.methods import Method, Prediction, name_of, settings_of
 from phenogroups.methods.base import predict_together
 from phenogroups.report.material import Evidence, gather
 from phenogroups.report.page import write_page, write_page_of_none
-from phenogroups.report.sentences import choice_sentences, confound_sentences, diagnostics_sentences, summary
+from phenogroups.report.sentences import (
+    choice_sentences,
+    confound_sentences,
+    diagnostics_sentences,
+    stability_sentences,
+    summary,
+)
 from phenogroups.report.tables import profiles_latex
 from phenogroups.training.checkpoint import FORMAT as KEPT_FORMAT
 from phenogroups.training.checkpoint import Checkpoint, resume_folder
@@ -41,6 +45,7 @@ from phenogroups.training.run import (
 )
 from phenogroups.workflows.choose import looked_at
 from phenogroups.workflows.predict import prediction_columns
+from phenogroups.workflows.weigh import weigh
 
 
 @dataclass(frozen=True)
@@ -58,16 +63,20 @@ class Discovery:
     subgroups
         One row per subject.
     confounds
-        Association of the subgroups with each covariate; None without covariates.
+        Association of the subgroups with each covariate and, of images, with how they were taken; None without any.
     profiles
         What is usual in each subgroup; None without covariates.
     known
         Number of held-out patients by subgroup found (rows) and by known subgroup or word of the diagnosis (columns);
         None where nothing is known.
     sentences
-        The findings in plain words.
+        The findings in plain words: first the verdict, then all warnings, then the descriptions.
     folder
         The run folder.
+    verdict
+        Whether the subgroups can be believed, why, and what to do next.
+    stability
+        Whether the same subgroups are found again, each kind of agreement beside what patients without subgroups give.
     """
 
     method: Method
@@ -79,6 +88,8 @@ class Discovery:
     known: pd.DataFrame | None
     sentences: list[str]
     folder: Path
+    verdict: Verdict | None = None
+    stability: pd.DataFrame | None = None
 
 
 def discover(
@@ -176,16 +187,19 @@ def write_run(
     scores = {name: score(test, prediction) for name, prediction in found.items()}
     diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in found.items()}
     own_scores = next(iter(scores.values()))
-    confounds, profiled = compare_covariates((train, test), (seen, new), method.seed)
-    alarmed = [] if confounds is None else warnings(confounds)
-    alarmed += alarms(test.diagnosis, new, own_scores.class_bacc)
+    weighed = weigh(method, trained, (test, new), own_scores.class_bacc, choice)
+    confounds, profiled, persons = weighed.confounds, weighed.profiles, weighed.persons
     answer = [] if choice is None else choice_sentences(choice)
-    findings = summary(method, train, test, new, own_scores, chosen=choice is not None)
+    findings = summary(method, train, test, new, own_scores, tested=weighed.tested, searched=choice is not None)
+    findings["sure"] += stability_sentences(weighed.stability)
     findings["specific"] = diagnostics_sentences(next(iter(diagnosed.values())))
     findings["associated"] = confound_sentences(confounds)
+    if persons is not None and not persons.warnings():
+        findings["who"].append(persons.sentence())
     evidence = Evidence(
-        tuple(alarmed), confounds, profiled, None if choice is None else choice.criteria, " ".join(answer) or None
-    )
+        tuple(weighed.warnings), confounds, profiled, None if choice is None else choice.criteria,
+        " ".join(answer) or None, weighed.verdict.as_json(), weighed.stability,
+    )  # fmt: skip
     material = gather(
         method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
         feature_names=recipe["table"].get("features") or None, evidence=evidence,
@@ -199,8 +213,11 @@ def write_run(
         spread = {name: {"intervals": intervals(test, prediction, method.seed)} for name, prediction in found.items()}
         told = {name: asdict(scores[name]) | asdict(diagnosed[name]) | spread[name] for name in scores}
         write_json(partial / "scores.json", told)
-        if confounds is not None and profiled is not None:
+        write_csv(partial / "stability.csv", weighed.stability)
+        write_json(partial / "verdict.json", weighed.verdict.as_json())
+        if confounds is not None:
             write_csv(partial / "confounds.csv", confounds)
+        if profiled is not None:
             write_csv(partial / "profiles.csv", profiled)
             write_whole(partial / "profiles.tex", profiles_latex(profiled))
         if choice is not None:
@@ -209,12 +226,17 @@ def write_run(
             write_csv(partial / "history.csv", history)
         material.write(partial)
         write_page(partial)  # from the folder, as `phenogroups report` does
-    sentences = [*alarmed, *answer, *(sentence for of_question in findings.values() for sentence in of_question)]
+    verdict = weighed.verdict
+    warned = [words for words in weighed.warnings if words not in verdict.why]  # said once
+    described = [*answer, *(sentence for of_question in findings.values() for sentence in of_question)]
+    sentences = [verdict.sentence(), *warned, *described]
     known = None
     if material.confusion is not None:
         letters = [subgroup_letter(k) for k in range(method.n_subgroups)]
         known = pd.DataFrame(material.confusion, letters, material.truth_names)
-    return Discovery(method, scores, diagnosed, subgroups, confounds, profiled, known, sentences, folder)
+    return Discovery(
+        method, scores, diagnosed, subgroups, confounds, profiled, known, sentences, folder, verdict, weighed.stability
+    )
 
 
 def _recipe(
@@ -258,15 +280,18 @@ def report_none(
 
     `kept` is the folder of `number_of_subgroups`, whose embeddings are shown.
     """
-    sentences = choice_sentences(choice)
+    verdict = no_subgroups(choice)
+    sentences = [verdict.sentence(), *choice_sentences(choice)[1:]]
     recipe = {"format": FORMAT, **_recipe(cohort, method, 0.0, dict(table or {}), command), "versions": versions()}
     rows, vectors = looked_at(cohort, method, kept)
     with new_run_folder(folder) as partial:
         write_choice(partial, choice)
+        write_json(partial / "verdict.json", verdict.as_json())
         write_json(partial / RECIPE, recipe)
         write_page_of_none(
             partial, cohort[rows], vectors, title=f"No subgroups of {cohort.name}", sentences=sentences,
             criteria=choice.criteria, recipe=recipe, feature_names=recipe["table"].get("features") or None,
+            verdict=verdict.as_json(),
         )  # fmt: skip
     return sentences
 
@@ -279,23 +304,6 @@ def write_choice(folder: Path, choice: Choice) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     write_whole(path, json.dumps(content, indent=2) + "\n")
-
-
-def compare_covariates(
-    cohorts: tuple[Cohort, ...], predictions: tuple[Prediction, ...], seed: int
-) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
-    """Confounds and profiles of all subjects; None where the cohort has no covariates.
-
-    The held-out subjects alone are few, and the method has not seen the covariates of those it was trained on.
-    """
-    covariates = pd.concat([cohort.covariates for cohort in cohorts], ignore_index=True)
-    if covariates.shape[1] == 0:
-        return None, None
-    diagnosis, group = (np.concatenate([getattr(c, what) for c in cohorts]) for what in ("diagnosis", "group"))
-    subgroup = np.concatenate([prediction.subgroup for prediction in predictions])
-    letters = np.array([subgroup_letter(k) for k in subgroup.argmax(axis=1)])
-    found = associations(subgroup, diagnosis, covariates, group, seed)
-    return found, profiles(letters, diagnosis == 1, covariates, group, seed)
 
 
 def subgroup_table(cohort: Cohort, prediction: Prediction, part: str, method: Method) -> pd.DataFrame:

@@ -1,0 +1,177 @@
+"""One verdict on the subgroups of a run, by the rules of docs/guides/is_it_real.md."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from phenogroups.evaluation.confounds import Followed
+from phenogroups.evaluation.number import Choice
+from phenogroups.evaluation.persons import Agreement
+
+Answer = Literal["convincing", "plausible", "not stable", "artefact likely", "no subgroups"]
+STABLE = 0.5  # agreement of starts, halves or networks, below which subgroups are not stable
+CHANCE = 0.01  # most probability that patients without subgroups look like this, for "convincing"
+# Agreement of halves for "convincing": so much of the way from what patients without subgroups give to 1, or so much
+WELL_ABOVE, NEARLY_SAME = 0.5, 0.9
+OTHER_COHORT = "Look for the same subgroups in another cohort, and at outcomes that nobody trained on."
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a reader should think of the subgroups, before anything else.
+
+    Parameters
+    ----------
+    answer
+        The verdict in a word or two.
+    headline
+        The verdict in a sentence.
+    why
+        The reasons, in at most two sentences.
+    next_step
+        What to do next, in a sentence.
+    """
+
+    answer: Answer
+    headline: str
+    why: tuple[str, ...]
+    next_step: str
+
+    def sentence(self) -> str:
+        """All of it in one paragraph."""
+        return " ".join([self.headline, *self.why, f"What to do next: {self.next_step}"])
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"why": list(self.why)}
+
+
+def judge(
+    stability: pd.DataFrame,
+    choice: Choice | None,
+    *,
+    searched: bool,
+    followed: Sequence[Followed] = (),
+    persons: Agreement | None = None,
+    doubts: Sequence[str] = (),
+    empty: bool = False,
+) -> Verdict:
+    """The first rule that applies, from artefacts to convincing subgroups.
+
+    Parameters
+    ----------
+    stability
+        The table of `evaluation.stability`.
+    choice
+        Test of the number of subgroups; None: it was not tested.
+    searched
+        Whether the number was searched for; else it was given, and the choice is a test of this number.
+    followed
+        What the subgroups follow.
+    persons
+        How often the images of a person agree.
+    doubts
+        What else speaks against the subgroups, such as patients who lie between them, each as a sentence.
+    empty
+        Whether a subgroup has no held-out patient.
+    """
+    if searched and choice is not None and choice.subgroups == 1:
+        return no_subgroups(choice)
+    artefacts = [one for one in followed if one.artefact]
+    if artefacts:
+        return Verdict(
+            "artefact likely",
+            f"An artefact is likely: the subgroups follow {_joined([one.name for one in artefacts])}.",
+            (artefacts[0].words,),
+            f"Look at patients of each subgroup beside each other; take {artefacts[0].name} out (adjust for it, leave "
+            "such images out, or bring controls who differ in it), and run again.",
+        )
+    if persons is not None and persons.warnings():
+        return Verdict(
+            "artefact likely",
+            "An artefact is likely: images of the same person fall into different subgroups.",
+            tuple(persons.warnings()),
+            "Look at persons whose images were parted: what differs between their images is what the subgroups are.",
+        )
+    if empty:
+        return Verdict(
+            "not stable",
+            "Not stable: new patients do not fall into all of the subgroups.",
+            ("Of the patients who were held out, one subgroup has none, so that it exists among the training patients "
+             "only.",),
+            "Ask for fewer subgroups, or bring more patients.",
+        )  # fmt: skip
+    unstable = [row for _, row in stability.iterrows() if row["agreement"] < STABLE]
+    if unstable:
+        row = unstable[0]
+        return Verdict(
+            "not stable",
+            "Not stable: another run would find other subgroups.",
+            (f"It is not true that {row['meaning']}: the agreement is {row['agreement']:.2f}, where 1 is the same and "
+             "0 is chance.",),
+            "Do not interpret these subgroups; bring more patients, ask for another number (--subgroups auto), or look "
+            "at several runs (--runs 5).",
+        )  # fmt: skip
+    missing = _not_shown(stability, choice, doubts)
+    if followed:
+        missing.insert(0, followed[0].words)
+        headline = f"Plausible, but the subgroups follow {_joined([one.name for one in followed])}."
+        next_step = (
+            f"Find out whether {followed[0].name} is part of the illness: compare the subgroups where it is equal."
+        )
+    elif missing:
+        headline = "Plausible, but not shown: these may also be parts of a continuum or of chance."
+        next_step = "Bring more patients or test the number of subgroups (--subgroups auto), before you interpret them."
+        if choice is not None:
+            next_step = (
+                "Bring more patients, or look for the same subgroups in another cohort, before you interpret them."
+            )
+    else:
+        halves = stability.set_index("what")["agreement"].get("halves", np.nan)
+        again = "" if np.isnan(halves) else f"; half of the cohort finds them again in the other ({halves:.2f} of 1)"
+        return Verdict(
+            "convincing",
+            "Convincing: subgroups that patients without subgroups would not show.",
+            (f"Patients without subgroups would look like this with a probability of at most {choice.p:.2g}{again}.",  # pyright: ignore
+             "The subgroups follow nothing that was recorded; what was not recorded may still explain them."),
+            OTHER_COHORT,
+        )  # fmt: skip
+    return Verdict("plausible", headline, tuple(missing[:2]), next_step)
+
+
+def no_subgroups(choice: Choice) -> Verdict:
+    return Verdict(
+        "no subgroups",
+        "No subgroups were found among the patients.",
+        (choice.reason,),
+        "Treat the patients as one group, or bring more of them; that none was found does not show that there is none.",
+    )
+
+
+def _not_shown(stability: pd.DataFrame, choice: Choice | None, doubts: Sequence[str]) -> list[str]:
+    """What is missing for "convincing", each as a sentence."""
+    said = list(doubts)
+    if choice is None:
+        said.append("The number of subgroups was given and not tested: the patients may be one group.")
+    elif choice.subgroups == 1:
+        said.append(f"The number of subgroups was given, and did not pass its test. {choice.reason}")
+    elif choice.p > CHANCE:
+        said.append(f"Patients without subgroups would look like this with a probability of {choice.p:.2g}.")
+    computed = stability[stability["what"] != "gate and centroids"].dropna(subset=["agreement"])
+    if not len(computed):
+        said.append("Whether the same subgroups would be found again was not computed.")
+    # a cut through a continuum is found by every start again, but not by every half
+    for _, row in computed[computed["what"] == "halves"].iterrows():
+        well_above = row["agreement"] - row["by_chance"] >= WELL_ABOVE * (1 - row["by_chance"])
+        if not well_above and row["agreement"] < NEARLY_SAME:
+            said.append(
+                f"That {row['meaning']} is hardly truer than in patients without subgroups (agreement "
+                f"{row['agreement']:.2f}, there {row['by_chance']:.2f})."
+            )
+    return said
+
+
+def _joined(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

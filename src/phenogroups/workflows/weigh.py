@@ -1,0 +1,95 @@
+"""From a fitted method to a verdict: everything that speaks for or against its subgroups."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+
+from phenogroups.clustering.structure import steps
+from phenogroups.data.cohort import Cohort, subgroup_letter
+from phenogroups.evaluation.alarms import alarms
+from phenogroups.evaluation.confounds import associations, followed
+from phenogroups.evaluation.number import Choice, decide, disease_vectors
+from phenogroups.evaluation.number import stability as agreement_of_runs
+from phenogroups.evaluation.persons import Agreement, persons_agreement
+from phenogroups.evaluation.profiles import profiles
+from phenogroups.evaluation.stability import enough_for_halves, some_of_each, stability
+from phenogroups.evaluation.verdict import Verdict, judge
+from phenogroups.methods import Method, Prediction
+
+TESTED = 750  # patients, and as many controls, by whom a number of subgroups that was given is tested
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What was looked at, and the verdict."""
+
+    verdict: Verdict
+    warnings: list[str]  # everything that a reader must know before any description
+    tested: Choice | None  # test of the number of subgroups; None: not tested
+    stability: pd.DataFrame
+    persons: Agreement | None
+    confounds: pd.DataFrame | None
+    profiles: pd.DataFrame | None
+
+
+def weigh(
+    method: Method, trained: tuple[Cohort, Prediction], held_out: tuple[Cohort, Prediction],
+    class_bacc: float | None, choice: Choice | None = None,
+) -> Weighed:  # fmt: skip
+    """Weigh the subgroups of a fitted method; `choice` is how their number was looked for, if it was."""
+    (train, seen), (test, new) = trained, held_out
+    confounds, profiled = compare_covariates((train, test), (seen, new), method.seed)
+    follows = [] if confounds is None else followed(confounds)
+    labels = np.concatenate([each.subgroup.argmax(axis=1) for each in (seen, new)])
+    ill, person = (np.concatenate([getattr(c, what) for c in (train, test)]) for what in ("is_patient", "group"))
+    persons = persons_agreement(labels[ill], person[ill], method.seed)
+    doubts = [*method.caveats(), *alarms(test.diagnosis, new, class_bacc)]
+    again = stability(method, train, seen, test, new)
+    tested = choice or tested_number(method, train)
+    held = np.bincount(new.subgroup[test.is_patient].argmax(axis=1), minlength=method.n_subgroups)
+    verdict = judge(
+        again, tested, searched=choice is not None, followed=follows, persons=persons, doubts=doubts,
+        empty=bool((held == 0).any()),
+    )  # fmt: skip
+    warned = [*(one.words for one in follows), *([] if persons is None else persons.warnings()), *doubts]
+    return Weighed(verdict, warned, tested, again, persons, confounds, profiled)
+
+
+def compare_covariates(
+    cohorts: tuple[Cohort, ...], predictions: tuple[Prediction, ...], seed: int
+) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
+    """Confounds and profiles of all subjects; None where the cohort has no covariates, and no images.
+
+    The held-out subjects alone are few, and the method has not seen the covariates of those it was trained on.
+    """
+    covariates, images = (
+        pd.concat([getattr(cohort, what) for cohort in cohorts], ignore_index=True)
+        for what in ("covariates", "image_properties")
+    )
+    if covariates.shape[1] + images.shape[1] == 0:
+        return None, None
+    diagnosis, group = (np.concatenate([getattr(c, what) for c in cohorts]) for what in ("diagnosis", "group"))
+    subgroup = np.concatenate([prediction.subgroup for prediction in predictions])
+    letters = np.array([subgroup_letter(k) for k in subgroup.argmax(axis=1)])
+    found = associations(subgroup, diagnosis, covariates, group, seed, images)
+    described = profiles(letters, diagnosis == 1, covariates, group, seed) if covariates.shape[1] else None
+    return found, described
+
+
+def tested_number(method: Method, train: Cohort) -> Choice | None:
+    """Whether the number of subgroups that was given passes its test; None where that would take a training."""
+    some = train[some_of_each(train, TESTED, method.seed)]
+    x = method.vectors(some) if enough_for_halves(some, method.n_subgroups) else None
+    if x is None:
+        return None
+    ill, k, seed = some.is_patient, method.n_subgroups, method.seed
+    patients = disease_vectors([x.astype(np.float64)], ill, some.covariates)[torch.as_tensor(ill)]
+    found = steps(patients, k, patience=k, seed=seed)
+    again = agreement_of_runs(lambda _: patients, [step.q.argmax(1).numpy() for step in found], seed=seed)
+    rows = [
+        {"subgroups": step.subgroups, "gain": step.gain, "p_gain": step.p, "gap": step.gap, "p_gap": step.p_gap}
+        for step in found
+    ]
+    return decide(pd.DataFrame(rows).assign(stability=again), least=k)
