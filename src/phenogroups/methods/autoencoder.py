@@ -30,6 +30,7 @@ class Autoencoder(ClusteredAfterwards, name="autoencoder"):
     """
 
     needs_controls: ClassVar[bool] = False
+    settings_of_its_own: ClassVar[tuple[str, ...]] = ("augmentation",)
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"decoder": build_decoder(encoder.dim, input_shape)}

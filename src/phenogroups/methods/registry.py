@@ -44,6 +44,12 @@ def class_of(name: str) -> type["Method"]:
     return make.func if isinstance(make, partial) else make  # pyright: ignore[reportReturnType]
 
 
+def preset_of(name: str) -> dict[str, Any]:
+    """The settings that a preset is made of; none for a method."""
+    make = METHODS[name]
+    return dict(make.keywords) if isinstance(make, partial) else {}
+
+
 def build_method(name: str, settings: Mapping[str, Any]) -> "Method":
     """Build a method by its name, with settings that override its defaults.
 
