@@ -13,6 +13,8 @@ from phenogroups import cli
 from phenogroups.data import batches
 from phenogroups.data.augment import AUGMENTATIONS
 from phenogroups.data.cohort import CohortError
+from phenogroups.data.columns import read_columns
+from phenogroups.data.opening import open_table
 from phenogroups.data.selection import Selection
 from phenogroups.data.tables import TableSpec
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL
@@ -55,12 +57,17 @@ def odir(home):
         label = "NNNNNDGCAM"[i // 2 % 10]
         rows.append(
             {"ID": i // 2, "Patient Age": 50, "Patient Sex": "Male", "labels": f"['{label}']", "filename": name}
+            | {letter: int(letter == label) for letter in "NDGCAHMO"}
         )
     pd.DataFrame(rows).to_csv(home / "full_df.csv", index=False)
 
 
 def sites(home):
-    ill = {"biobd": "bipolar disorder", "schizconnect-vip-prague": "schizophrenia", "bsnip1": "schizophrenia"}
+    ill = {
+        "biobd": "bipolar disorder",
+        "schizconnect-vip-prague": "schizophrenia",
+        "bsnip1": "psychotic bipolar disorder",
+    }
     for site, word in ill.items():
         (home / site).mkdir()
         people = [
@@ -195,7 +202,7 @@ def test_who_is_studied(tmp_path):
         ("[reading]\npixels = 3", "Expected keys of \\[reading\\] among size, channels, .* Received: pixels"),
         ("[settings]\nepoch = 3", "Expected settings of deep_ucsl among .* Received: epoch"),
         ("[settings]\nepochs = 'many'", "Expected epochs as int"),
-        ("[rows]\nfirst = 3", "Expected keys of \\[rows\\] among leave_out"),
+        ("[rows]\nfirst = 3", "Expected keys of \\[rows\\] among labels, same, leave_out"),
         ("[table]\ncolumn = 3", "Expected keys of \\[table\\] among diagnosis"),
         ("method = 'deep'", "Expected a method among kmeans"),
         ("held_out = 2", "Expected held_out as a share"),
@@ -288,3 +295,18 @@ def test_a_recipe_says_something_to_one_method(tmp_path):
     (tmp_path / "mine.toml").write_text("[methods.simclr]\ntemper = 5\n")
     with pytest.raises(ValueError, match="Expected settings of simclr among .* Received: temper"):
         recipe(tmp_path / "mine.toml")
+
+
+def test_psychotic_bipolar_disorder_is_bipolar_disorder(tmp_path):
+    sites(tmp_path)
+    for name in ("neuropsychiatry", "neuropsychiatry-fast"):
+        table = open_table(tmp_path, recipe=recipe(name))
+        columns = read_columns(table.rows, table.spec)
+        assert columns["truth_names"] == ("bipolar disorder", "schizophrenia")
+        ill = columns["is_test"] & (columns["diagnosis"] == 1)
+        assert ill.sum() == 2
+        assert (columns["truth"][ill] == 0).all()
+
+
+def test_odir_goes_by_the_patient_as_published_and_by_the_eye_where_it_is_fast():
+    assert (recipe("odir").rows.labels, recipe("odir-fast").rows.labels) == ("patient", "eye")

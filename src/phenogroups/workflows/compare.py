@@ -126,7 +126,8 @@ def compare(
     seeds
         Number of seeds, by default 3. Each seed holds out another part of the cohort, the same for all methods.
     splits
-        Instead of seeds: number of divisions into a training and a validation part.
+        Instead of seeds: number of divisions into a training and a validation part. Subjects whom the cohort itself
+        holds out are the test cohort of every division (paper, Section 4).
     n_subgroups
         Number of subgroups to look for; by default as many as are known, or 2.
     settings
@@ -417,4 +418,4 @@ def _study(cohort: Cohort | Study, test: Cohort | None, held_out: float | None, 
     share = held_out if held_out is not None else VALIDATION if splits is not None else usual
     if share is not None and not 0 < share < 1:
         raise ValueError(f"Expected a share between 0 and 1 to hold out. Received: {share}.")
-    return replace(study, held_out=share)
+    return replace(study if splits is None else study.with_fixed_test(), held_out=share)
