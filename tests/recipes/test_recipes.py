@@ -265,7 +265,8 @@ def test_a_recipe_does_not_change_what_another_method_is_made_of():
     for name in ("morpho_simclr", "morpho_pcl", "morpho_supcon"):
         method = chosen.build(name)
         assert method.augmentation == "digits_morpho"
-        assert method.encoder == "paper" and method.epochs == 75
+        assert method.encoder == "paper"
+        assert method.epochs == 75
     built = build_methods(["autoencoder", "vae", "simclr", "hydra"], {}, 2, chosen)
     assert built["autoencoder"].augmentation == built["vae"].augmentation == "auto"
     assert built["vae"].scaler == "none"
@@ -293,7 +294,7 @@ def test_a_recipe_says_something_to_one_method(tmp_path):
     chosen = recipe(tmp_path / "mine.toml")
     assert (chosen.build("simclr").epochs, chosen.build("byol").epochs, chosen.build().epochs) == (5, 3, 3)
     (tmp_path / "mine.toml").write_text("[methods.simclr]\ntemper = 5\n")
-    with pytest.raises(ValueError, match="Expected settings of simclr among .* Received: temper"):
+    with pytest.raises(ValueError, match=r"Expected settings of simclr among .* Received: temper"):
         recipe(tmp_path / "mine.toml")
 
 

@@ -267,7 +267,8 @@ class DeepMethod(Method):
         if self.augmentation == "auto" or of_embeddings:
             of_features = "none" if self.views == 1 else "features"  # two equal views would teach nothing
             return resolve_augmentation({1: of_features, 3: "digits", 4: "volumes"}[len(input_shape)])
-        return resolve_augmentation(self.augmentation)
+        chosen = resolve_augmentation(self.augmentation)
+        return chosen if chosen.kernel_seed is None else replace(chosen, kernel_seed=self.seed)
 
     def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         seen = self.trained_on(cohort)
