@@ -87,6 +87,15 @@ def test_what_is_written(features, tmp_path):
     assert "0." in str(found)
 
 
+def test_page_and_latex_say_which_deviation_is_shown(features, tmp_path):
+    found = quick(features, ["kmeans", "simclr"], tmp_path / "c")
+    assert "divided by n - 1" in (tmp_path / "c" / "compare.html").read_text()
+    assert "divided by $n-1$); the paper's tables divide by $n$" in (tmp_path / "c" / "table.tex").read_text()
+    scores = found.cells.loc[found.cells["method"] == "simclr", "subgroup_bacc"]
+    shown = found.summary.set_index("method").loc["simclr", "subgroup_bacc_deviation"]
+    assert shown == pytest.approx(np.std(scores, ddof=1))
+
+
 def test_python_can_call_it(features, tmp_path):
     assert phenogroups.compare is compare
     assert phenogroups.compare(features, "kmeans", tmp_path / "c", seeds=1, isolated=False).ran == 1
