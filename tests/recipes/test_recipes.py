@@ -261,16 +261,16 @@ def test_examples_are_discovered_too(tmp_path, capsys):
 
 def test_a_recipe_does_not_change_what_another_method_is_made_of():
     """It says to every method what is about the data: the network that sees them and how that is trained on them."""
-    chosen = recipe("mnist7")
+    chosen = recipe("mnist7-fast")
     for name in ("morpho_simclr", "morpho_pcl", "morpho_supcon"):
         method = chosen.build(name)
         assert method.augmentation == "digits_morpho"
-        assert method.encoder == "paper"
-        assert method.epochs == 75
-    built = build_methods(["autoencoder", "vae", "simclr", "hydra"], {}, 2, chosen)
+        assert method.encoder == "light"
+        assert method.epochs == 6
+    built = build_methods(["autoencoder", "vae", "simclr", "hydra"], {}, 2, recipe("pneumonia"))
     assert built["autoencoder"].augmentation == built["vae"].augmentation == "auto"
     assert built["vae"].scaler == "none"
-    assert built["simclr"].augmentation == chosen.settings["augmentation"]
+    assert build_methods(["simclr"], {}, 2, chosen)["simclr"].augmentation == chosen.settings["augmentation"]
     assert build_methods(["morpho_simclr"], {"augmentation": "none"}, 2, chosen)["morpho_simclr"].augmentation == "none"
 
 

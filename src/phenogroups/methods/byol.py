@@ -1,7 +1,7 @@
 """BYOL: one view predicts the projection of the other by a momentum teacher (Grill et al. 2020); K-means afterwards."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ class BYOL(ClusteredAfterwards, name="byol"):
     ----------
     decay
         Decay of the teacher's moving average per step; the paper's 0.996 to 1 is for longer trainings.
+    reading
+        Whose embedding is clustered: the student's, as in BYOL's paper, or the teacher's, as in the comparison's code.
 
     Examples
     --------
@@ -31,6 +33,7 @@ class BYOL(ClusteredAfterwards, name="byol"):
     """
 
     decay: float = 0.99
+    reading: Literal["student", "teacher"] = "student"
 
     needs_controls: ClassVar[bool] = False
     views: ClassVar[int] = 2
@@ -39,6 +42,9 @@ class BYOL(ClusteredAfterwards, name="byol"):
         # batch normalisation prevents the collapse to one constant prediction
         head, predictor = projection(encoder.dim, norm=True), projection(128, norm=True)
         return {"projection": head, "predictor": predictor, "teacher": Teacher(encoder, head, self.decay)}
+
+    def encoder_of(self, network: Network) -> nn.Module:
+        return network.encoder if self.reading == "student" else teacher_of(network).encoder
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
         project, predict = network.heads["projection"], network.heads["predictor"]

@@ -59,6 +59,10 @@ class Foundation(WithoutNetwork, name="foundation"):
     device: str = "auto"
 
     beliefs_type: ClassVar[type] = CentroidsAndHyperplane
+    settings_of_its_own: ClassVar[tuple[str, ...]] = (
+        "encoder",
+        "weights",
+    )  # not those that the others are trained from
 
     def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         encoder = self._frozen(cohort)
