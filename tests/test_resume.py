@@ -45,7 +45,7 @@ def people(seed: int = 0) -> Cohort:
 
 
 def bits(folder: Path) -> dict[str, str]:
-    """A checksum of every file of a run, but for its seconds, its log, which has times, and when and how it was asked for."""
+    """A checksum of every file of a run, without seconds, the log, and when and how it was asked for."""
     files = [path for path in folder.iterdir() if path.name != "log.txt"]
     found = {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
     recipe = json.loads((folder / "recipe.json").read_text())
