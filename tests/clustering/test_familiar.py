@@ -53,3 +53,11 @@ def test_a_column_that_never_varied_counts():
     other[:, 3] = 900.0
     assert (found.strangeness(other) > 1).all()
     assert (found.strangeness(z) > 1).double().mean() < 0.05
+
+
+@pytest.mark.parametrize("subjects", [2, 3, 7])
+def test_a_handful_or_a_single_group_is_measured_too(subjects):
+    z = cloud(subjects)
+    for group in (np.arange(subjects), np.zeros(subjects)):
+        found = fit_familiar(z, group).strangeness(z)
+        assert found.isfinite().all()

@@ -38,6 +38,8 @@ class Familiar:
 
 def fit_familiar(vectors: Tensor, group: np.ndarray, *, seed: int = 0) -> Familiar:
     """Of vectors (n, dims); the rows of a group are held out together."""
+    if len(np.unique(group)) == 1:  # nobody would be left to measure by
+        group = np.arange(len(group))
     names, of_row = np.unique(group, return_inverse=True)
     fold = torch.as_tensor((np.random.default_rng(seed).permutation(len(names)) % FOLDS)[of_row])
     vectors = vectors.double()
