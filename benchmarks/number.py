@@ -121,7 +121,11 @@ class Number:
             }  # fmt: skip
             rows.append(row)
             say("  ".join(f"{name} {value}" for name, value in row.items()), ERR)
-            about = {"benchmark": "number", "options": {**asdict(self), "json": None}, "machine": machine()}
+            about = {
+                "benchmark": "number",
+                "options": {**asdict(self), "data": None, "json": None},
+                "machine": machine(),
+            }
             write_whole(path, json.dumps({**about, "versions": versions(), "cohorts": rows}, indent=1) + "\n")
         self.show(rows)
 

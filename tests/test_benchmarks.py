@@ -74,7 +74,9 @@ def test_pairs_of_digits_are_counted_by_the_parity_of_their_sum(script, tmp_path
 
 def test_numbers_of_real_pictures(script, tmp_path, capsys, monkeypatch):
     number = script("number")
-    asked = number.Number(kind="scikit-learn", none=2, planted=1, shuffled=1, json=tmp_path / "number.json")
+    asked = number.Number(
+        kind="scikit-learn", data=tmp_path, none=2, planted=1, shuffled=1, json=tmp_path / "number.json"
+    )
     cohorts = list(asked.cohorts())
     assert cohorts == [(1, "one", 100), (1, "shuffled", 100), (2, "equal", 100), (3, "equal", 100), (4, "equal", 100),
                        (1, "same", 101)]  # fmt: skip
