@@ -41,10 +41,10 @@ def test_a_step_that_adds_little_is_not_taken():
 
 
 def test_gaps_far_narrower_than_with_fewer_are_not_taken():
-    found = decide(criteria({"gap": 0.4}, {"gap": 0.15}))
+    found = decide(criteria({"gap": 0.4}, {"gap": 0.13}))
     assert found.subgroups == 2
     assert "with 3, the gaps are far narrower than with fewer" in found.reason
-    assert decide(criteria({"gap": 0.4}, {"gap": 0.17})).subgroups == 3
+    assert decide(criteria({"gap": 0.4}, {"gap": 0.14})).subgroups == 3
     assert decide(criteria({"gap": 0.1}, {"gap": 0.4})).subgroups == 3
 
 

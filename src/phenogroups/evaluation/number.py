@@ -32,7 +32,7 @@ KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be k
 # the rule: a number of subgroups passes if
 SURE = 0.01  # p of its gain is at most this, and later p_shuffled of the number chosen,
 GAP = 0.03  # between any two subgroups at least this share is missing,
-GAP_SHARE = 0.4  # and at least this much of the widest such gap of a smaller number: styles of one kind gape less,
+GAP_SHARE = 1 / 3  # and at least this much of the widest such gap of a smaller number: styles of one kind gape less,
 SHARE_OF_BEST = 0.5  # it gains at least this much of what the best smaller number gained,
 STABLE = 0.6  # and runs agree at least so much about patients that they have not seen
 

@@ -244,7 +244,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         -------
         ndarray of shape (n_subjects,)
             Mahalanobis distance to the training subjects: of the features of a table, of the embedding by a frozen
-            encoder, and otherwise of brightness, roughness and histogram of an image. Above 1 is a stranger, as 2 % of
+            encoder, and otherwise of brightness, roughness and histogram of an image. Above 1 is a stranger, as 3 % of
             held-out training subjects were. NaN if the model was saved by an earlier version.
         """
         check_is_fitted(self)
