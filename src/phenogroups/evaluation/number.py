@@ -100,19 +100,45 @@ def choose(
     return of_the_disease(choice, shuffled(embeddings, is_patient, covariates, k, surrogates, seed))
 
 
+@dataclass(frozen=True)
+class Test:
+    """What a number of subgroups has to pass; series have one value for each number."""
+
+    asked: str
+    failing: str  # the answer, if it fails
+    values: pd.Series
+    passes: pd.Series
+
+
+def tests(criteria: pd.DataFrame) -> list[Test]:
+    """The rule by which a number of subgroups is decided on."""
+    gain, gap = criteria["gain"], criteria["gap"]
+    share, of_widest = gain / gain.cummax(), gap / gap.cummax()
+    return [
+        Test(
+            f"More structure than in patients without groups (p at most {SURE})", "chance alone gains as much",
+            criteria["p_gain"], criteria["p_gain"] <= SURE,
+        ),
+        Test(f"A gap between any two (at least {GAP})", "no gap lies between some of them", gap, gap >= GAP),
+        Test(
+            f"Gaps about as wide as with fewer subgroups (at least {GAP_SHARE:.2g} of the widest)",
+            "the gaps are far narrower than with fewer", of_widest,
+            (gap < GAP) | (gap >= GAP_SHARE * gap.cummax()),  # where there is no gap, that has been said
+        ),
+        Test(
+            f"Adds to what fewer subgroups tell (at least {SHARE_OF_BEST} of the best)",
+            "they add little to what fewer tell", share, gain >= SHARE_OF_BEST * gain.cummax(),
+        ),
+        Test(
+            f"Runs agree on patients they have not seen (at least {STABLE})",
+            "runs without some patients put them elsewhere", criteria["stability"], criteria["stability"] >= STABLE,
+        ),
+    ]  # fmt: skip
+
+
 def decide(criteria: pd.DataFrame, least: int = 2) -> Choice:
     """The largest number of subgroups that passes all tests; none if no number does."""
-    fails = pd.DataFrame(
-        {
-            "chance alone gains as much": criteria["p_gain"] > SURE,
-            "no gap lies between some of them": criteria["gap"] < GAP,
-            "the gaps are far narrower than with fewer": criteria["gap"].between(
-                GAP, GAP_SHARE * criteria["gap"].cummax(), inclusive="left"
-            ),
-            "they add little to what fewer tell": criteria["gain"] < SHARE_OF_BEST * criteria["gain"].cummax(),
-            "runs without some patients put them elsewhere": criteria["stability"] < STABLE,
-        }
-    )
+    fails = pd.DataFrame({test.failing: ~test.passes for test in tests(criteria)})
     criteria = criteria.assign(passes=~fails.any(axis=1))
     # a number of subgroups needs both, and so many numbers were tried (Bonferroni)
     p = float(min(1.0, len(criteria) * criteria[["p_gain", "p_gap"]].max(axis=1).min()))
