@@ -141,6 +141,53 @@ def test_strokes_become_thinner_or_bolder_with_the_chance_asked_for():
     assert set(Augmentation(erosion=1.0)(x).sum(dim=(1, 2, 3)).tolist()) == {49.0, 36.0}
 
 
+def test_a_thin_stroke_survives_dilation_with_erosion():
+    """Eroded first, it would be gone before it could be made bolder."""
+    x = torch.zeros(50, 1, 16, 16)
+    x[..., 8, 3:13] = 1
+    assert torch.equal(Augmentation(dilation=1, erosion=1, kernel=(3, 3))(x), x)
+
+
+def test_one_kernel_can_be_drawn_for_all():
+    x = torch.zeros(200, 1, 16, 16)
+    x[..., 4:12, 4:12] = 1
+    areas = [Augmentation(dilation=1, kernel_seed=seed)(x).sum(dim=(1, 2, 3)).unique().tolist() for seed in range(20)]
+    assert all(len(of_seed) == 1 for of_seed in areas)
+    assert {area for (area,) in areas} == {81.0, 100.0}
+    pairs = set()  # of dilation and of erosion, each drawn for itself
+    for seed in range(20):
+        made = [Augmentation(**{name: 1.0}, kernel_seed=seed)(x)[0].sum().item() for name in ("dilation", "erosion")]
+        pairs.add(tuple(made))
+    assert len(pairs) == 4
+    assert AUGMENTATIONS["digits_morpho"].kernel_seed is not None
+
+
+def test_a_random_resized_crop_is_torchvisions():
+    """Area of 0.08 to 1 and width over height of 3/4 to 4/3 in pixels, all of it inside the picture."""
+    plain = dataclasses.replace(AUGMENTATIONS["xray_crop"], rotation=0, translation=0, horizontal_flip=0)
+    matrices = plain._draw_matrices(torch.zeros(4000, 1, 64, 96))
+    width, height = matrices[:, 0, 0], matrices[:, 1, 1]
+    assert 0.08 <= (width * height).min() < 0.1
+    assert 0.85 < (width * height).max() < 8 / 9  # all of the height of this wide picture, and 4/3 of it in width
+    ratio = width * 96 / (height * 64)
+    assert 0.75 - 1e-4 < ratio.min() < 0.78
+    assert 1.29 < ratio.max() < 4 / 3 + 1e-4
+    assert (matrices[:, :, 2].abs() + matrices[:, :, :2].diagonal(dim1=1, dim2=2) <= 1 + 1e-5).all()
+
+
+def test_published_digits_turn_in_two_steps_by_the_nearest_pixel_and_black_beyond_the_edge():
+    augment = dataclasses.replace(AUGMENTATIONS["digits_paper"], translation=0, shear=0)
+    x = torch.zeros(3000, 1, 65, 65)
+    x[..., 32, 32:] = torch.linspace(0.5, 1, 33)  # a pointer from the middle to the right
+    seen = augment(x)
+    assert {*seen.unique().tolist()} <= {0.0, *x.unique().tolist()}
+    rows, columns = torch.meshgrid(torch.arange(65.0) - 32, torch.arange(65.0) - 32, indexing="ij")
+    far = (seen[:, 0] > 0) & (rows.square() + columns.square() > 400)
+    degrees = torch.atan2((far * rows).sum((1, 2)), (far * columns).sum((1, 2))).rad2deg()
+    assert 36 < degrees.abs().max() < 41
+    assert 15.5 < degrees.std() < 18  # of two uniform draws, 25 and 15: 16.8; of a single one of 25: 14.4
+
+
 @pytest.mark.parametrize("shape", [(3, 2, 9, 11), (3, 1, 6, 7, 8)])
 def test_blur_is_scipys_with_each_samples_sigma(shape):
     x, sigma = torch.randn(shape, dtype=torch.float64), torch.tensor([0.4, 1.0, 2.0])
@@ -252,6 +299,7 @@ def test_presets_run_and_survive_json(name):
         (lambda: Augmentation(rotation=5.0)(torch.zeros(3, 4)), "features. Received: rotation. Choose"),
         (lambda: Augmentation(depth_flip=0.5)(torch.zeros(3, 1, 4, 4)), "Expected volumes for depth_flip"),
         (lambda: Augmentation()(torch.zeros(3, 1, 4, 4, dtype=torch.uint8)), r"Received: torch.uint8.*\.float\(\)"),
+        (lambda: Augmentation(crop_ratio=(0.5, 2))(torch.zeros(VOLUMES)), r"Expected crop_ratio \(1, 1\) for volumes"),
         (lambda: Augmentation()(torch.zeros(3, 4, 4)), r"Received.*\(3, 4, 4\)"),
     ],
 )

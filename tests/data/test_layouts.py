@@ -126,6 +126,23 @@ def test_odir(tmp_path, draw):
     ]
 
 
+def test_odir_by_the_labels_of_the_patient(tmp_path, draw):
+    """Exactly one of six, H and O ignored; both eyes of a patient count as what the patient has."""
+    patients = ["N", "DO", "DH", "DC", "O", "H", "NO", "M"]
+    rows = []
+    for i, letters in enumerate(patients):
+        for side, label in (("left", letters[0]), ("right", "N")):
+            draw(f"preprocessed_images/{i}_{side}.jpg")
+            flags = {letter: int(letter in letters) for letter in "NDGCAHMO"}
+            rows.append({"ID": i, **flags, "labels": f"['{label}']", "filename": f"{i}_{side}.jpg"})
+    pd.DataFrame(rows).to_csv(tmp_path / "full_df.csv", index=False)
+    table = read_layout(tmp_path, "patient")
+    kinds = [("normal", ""), ("ill", "diabetes"), ("ill", "diabetes"), ("normal", ""), ("ill", "myopia")]
+    assert list(zip(table.rows["diagnosis"], table.rows["kind"], strict=True)) == [k for k in kinds for _ in "lr"]
+    assert sorted(set(table.rows["group"])) == ["0", "1", "2", "6", "7"]
+    assert set(read_layout(tmp_path).rows.query("group == '1'")["diagnosis"]) == {"ill", "normal"}  # by eyes
+
+
 def test_bids(tmp_path, draw):
     people = pd.DataFrame(
         {"participant_id": [f"sub-{i:02d}" for i in range(5)], "group": ["HC", "HC", "SZ", "SZ", "SZ"],

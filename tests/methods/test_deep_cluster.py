@@ -4,12 +4,17 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import ot
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
 
+from phenogroups.clustering.kmeans import sinkhorn_kmeans
 from phenogroups.data.batches import Batch
-from phenogroups.methods import DeepCluster, WSDeepCluster
+from phenogroups.methods import METHODS, DeepCluster, WSDeepCluster, load
+from phenogroups.methods.afterwards import Centroids
 from phenogroups.methods.deep_cluster import Prototypes
 from phenogroups.methods.ws_deep_cluster import Classes
 
@@ -78,7 +83,7 @@ def test_controls_have_a_class_of_their_own_and_patients_never_that():
     z, diagnosis = two_clouds()
     q = WSDeepCluster(n_subgroups=2).e_step(z, diagnosis, None, 0).q
     assert q.shape == (N, 3)
-    assert (q.sum(1) == 1).all()
+    torch.testing.assert_close(q.sum(1), torch.ones(N))
     assert (q[diagnosis == 0, 2] == 1).all()
     assert (q[diagnosis == 1, 2] == 0).all()
     subgroup, cloud = q[diagnosis == 1].argmax(1), (torch.arange(N) % 2)[diagnosis == 1]
@@ -125,3 +130,37 @@ def test_diagnosis_and_subgroup_are_read_from_the_same_classes(features):
     np.testing.assert_allclose(found.diagnosis, 1 - p[:, 3], atol=1e-6)
     of_patients = p[:, method.by_size_]
     np.testing.assert_allclose(found.subgroup, of_patients / of_patients.sum(axis=1, keepdims=True), atol=1e-5)
+
+
+def test_pseudo_labels_of_ws_deep_cluster_are_those_of_the_papers_appendix(features):
+    """Patients [Q, 0] with Q = SK(proportions), of equal sizes; controls [0, ..., 0, 1]."""
+    method, ill = WSDeepCluster(scaler="none"), torch.as_tensor(features.is_patient)
+    z = torch.tensor(features.inputs)
+    q = method.e_step(z, ill.long(), None, 0).q
+    assert q[~ill].tolist() == [[0, 0, 1]] * int((~ill).sum())
+    torch.testing.assert_close(q[ill].sum(0), torch.tensor([30.0, 30, 0]), rtol=1e-3, atol=0)
+    assert ((q[ill, :2] > 0.02) & (q[ill, :2] < 0.98)).any()  # soft
+    centroids = sinkhorn_kmeans(z[ill], 2, seed=0)
+    near = 1 / (z[ill][:, None] - centroids).square().sum(2)
+    cost = -(near / near.sum(1, keepdim=True)).double().numpy()
+    expected = ot.sinkhorn(np.full(60, 1 / 60), np.full(2, 0.5), cost, 0.05, numItermax=100_000, stopThr=1e-7)
+    np.testing.assert_allclose(q[ill, :2].numpy(), 60 * expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["deep_cluster", "pcl", "scan"])
+def test_subgroups_can_be_read_by_kmeans_of_the_representation(name, features, tmp_path):
+    """The paper's text; the published code reads the heads, which stays the default."""
+    by_head, by_kmeans = (
+        METHODS[name](epochs=2, steps=3, reading=reading).fit(features) for reading in ("head", "kmeans")
+    )
+    np.testing.assert_array_equal(by_head.transform(features), by_kmeans.transform(features))
+    z = by_kmeans.transform(features.patients)
+    scaled = (z - z.mean(0)) / np.where(z.std(0) > 1e-6, z.std(0), 1)
+    expected = KMeans(2, n_init=10, random_state=0, max_iter=100, tol=0).fit_predict(scaled)
+    assert adjusted_rand_score(expected, by_kmeans.predict_subgroup(features.patients)) > 0.9
+    assert type(by_kmeans.beliefs_) is Centroids
+    by_kmeans.save(tmp_path / "model")
+    np.testing.assert_array_equal(
+        load(tmp_path / "model").predict_subgroup(features), by_kmeans.predict_subgroup(features)
+    )
+    assert METHODS[name]().reading == "head"

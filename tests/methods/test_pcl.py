@@ -11,6 +11,7 @@ from phenogroups.data.batches import Batch
 from phenogroups.losses import info_nce
 from phenogroups.methods import PCL
 from phenogroups.methods.pcl import Concentrated, concentrations
+from phenogroups.methods.registry import in_current_names
 from phenogroups.networks.heads import teacher_of
 
 
@@ -64,18 +65,18 @@ def test_losses_by_hand(batch):
 
 
 def test_prototypes_come_after_the_warm_up(features):
-    history = PCL(epochs=3, steps=2, warmup=2).fit(features).history_
+    history = PCL(epochs=3, steps=2, pretext=2 / 3).fit(features).history_
     assert [row.get("prototypes") is not None for row in history] == [False, False, True]
     assert all("contrast" in row for row in history)
 
 
 def test_a_training_shorter_than_the_warm_up_still_has_subgroups(features):
-    method = PCL(epochs=1, steps=2, warmup=3).fit(features)
+    method = PCL(epochs=1, steps=2, pretext=1.0).fit(features)
     assert set(method.labels_) == {-1, 0, 1}
 
 
 def test_what_is_read_is_the_teachers(features):
-    method = PCL(epochs=2, steps=3, warmup=1).fit(features)
+    method = PCL(epochs=2, steps=3, pretext=0.5).fit(features)
     teacher, found = teacher_of(method.network_), method.predict_cohort(features)
     assert not any(weight.requires_grad for weight in teacher.parameters())
     with torch.no_grad():
@@ -86,3 +87,12 @@ def test_what_is_read_is_the_teachers(features):
     assert not torch.allclose(z, student, atol=1e-3)
     expected = (h @ method.beliefs_.centroids.T / method.beliefs_.phi).softmax(1)
     np.testing.assert_allclose(found.subgroup, expected[:, method.by_size_], atol=1e-4)
+
+
+@pytest.mark.parametrize(("epochs", "warmup"), [(75, 35), (10, 5), (50, 23)])
+def test_the_warm_up_is_a_share_of_the_epochs(epochs, warmup):
+    assert PCL(epochs=epochs).warmup == warmup
+    assert in_current_names({"epochs": epochs, "warmup": warmup}, "pcl") == {
+        "epochs": epochs, "pretext": pytest.approx(warmup / epochs),
+    }  # fmt: skip
+    assert "warmup" in in_current_names({"epochs": epochs, "warmup": 1}, "deep_ucsl")

@@ -13,6 +13,10 @@ from phenogroups.networks.encoders import ENCODERS, build_encoder, default_encod
 CASES = [
     ("paper", (1, 16, 16), 128),
     ("paper", (2, 8, 8, 8), 128),
+    ("paper_2x2", (1, 16, 16), 128),
+    ("strided", (1, 28, 30), 32),
+    ("strided", (2, 9, 12, 7), 32),
+    ("vae64", (3, 96, 80), 256),
     ("light", (1, 28, 28), 128),
     ("light", (3, 64, 64), 128),
     ("light", (3, 100, 224), 128),
@@ -52,6 +56,14 @@ def test_an_encoder_embeds_and_learns(name, shape, dim):
         assert parameter.grad.isfinite().all(), parameter_name
         assert parameter.grad.stride() == parameter.stride(), parameter_name  # or distributed training warns
     assert next(encoder.parameters()).grad.abs().max() > 0  # the first layer hears of the last
+
+
+def test_the_published_encoder_of_simclr_has_2x2_kernels():
+    weights = {
+        name: sum(p.numel() for p in build_encoder(name, (1, 32, 32)).parameters()) for name in ("paper_2x2", "paper")
+    }
+    assert weights["paper_2x2"] == 43_792  # as counted in the published notebook
+    assert weights["paper"] > 11 * weights["paper_2x2"]
 
 
 def test_the_cases_name_every_encoder():
@@ -175,7 +187,7 @@ def test_the_default_looks_at_values(low, high, name):
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("vgg", (1, 32, 32), "among paper, light.*Received: 'vgg'"),
+        ("vgg", (1, 32, 32), "among paper, paper_2x2, light.*Received: 'vgg'"),
         ("mlp", (1, 32, 32), r"Expected features.*Received.*\(1, 32, 32\).*'light'"),
         ("light", (12,), r"Expected images.*Received.*\(12,\).*'mlp'"),
         ("densenet121", (12, 3), "Expected images.*'mlp'"),

@@ -13,11 +13,14 @@ from phenogroups import cli
 from phenogroups.data import batches
 from phenogroups.data.augment import AUGMENTATIONS
 from phenogroups.data.cohort import CohortError
+from phenogroups.data.columns import read_columns
+from phenogroups.data.opening import open_table
 from phenogroups.data.selection import Selection
 from phenogroups.data.tables import TableSpec
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL
 from phenogroups.networks.encoders import build_encoder
 from phenogroups.recipes import FOLDER, RECIPES, recipe
+from phenogroups.workflows.compare import build_methods
 
 RNG = np.random.default_rng(0)
 COHORTS = ("mnist1", "mnist7", "neuropsychiatry", "oct", "odir", "pneumonia")
@@ -54,12 +57,17 @@ def odir(home):
         label = "NNNNNDGCAM"[i // 2 % 10]
         rows.append(
             {"ID": i // 2, "Patient Age": 50, "Patient Sex": "Male", "labels": f"['{label}']", "filename": name}
+            | {letter: int(letter == label) for letter in "NDGCAHMO"}
         )
     pd.DataFrame(rows).to_csv(home / "full_df.csv", index=False)
 
 
 def sites(home):
-    ill = {"biobd": "bipolar disorder", "schizconnect-vip-prague": "schizophrenia", "bsnip1": "schizophrenia"}
+    ill = {
+        "biobd": "bipolar disorder",
+        "schizconnect-vip-prague": "schizophrenia",
+        "bsnip1": "psychotic bipolar disorder",
+    }
     for site, word in ill.items():
         (home / site).mkdir()
         people = [
@@ -188,12 +196,13 @@ def test_who_is_studied(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("epochs = 3", "Expected keys of recipe among table, rows, reading, method, subgroups, held_out, settings. "
+        ("epochs = 3", "Expected keys of recipe among table, rows, reading, method, subgroups, held_out, settings, "
+                       "methods. "
                        "Received: epochs"),
         ("[reading]\npixels = 3", "Expected keys of \\[reading\\] among size, channels, .* Received: pixels"),
         ("[settings]\nepoch = 3", "Expected settings of deep_ucsl among .* Received: epoch"),
         ("[settings]\nepochs = 'many'", "Expected epochs as int"),
-        ("[rows]\nfirst = 3", "Expected keys of \\[rows\\] among leave_out"),
+        ("[rows]\nfirst = 3", "Expected keys of \\[rows\\] among labels, same, leave_out"),
         ("[table]\ncolumn = 3", "Expected keys of \\[table\\] among diagnosis"),
         ("method = 'deep'", "Expected a method among kmeans"),
         ("held_out = 2", "Expected held_out as a share"),
@@ -248,3 +257,57 @@ def test_examples_are_discovered_too(tmp_path, capsys):
     assert "held-out patients" in capsys.readouterr().out
     assert cli.main(["discover", "drawn", "--recipe", "odir", *few[:2], "--out", str(tmp_path / "b")]) == 2
     assert "the recipe odir only with a table" in capsys.readouterr().err
+
+
+def test_a_recipe_does_not_change_what_another_method_is_made_of():
+    """It says to every method what is about the data: the network that sees them and how that is trained on them."""
+    chosen = recipe("mnist7")
+    for name in ("morpho_simclr", "morpho_pcl", "morpho_supcon"):
+        method = chosen.build(name)
+        assert method.augmentation == "digits_morpho"
+        assert method.encoder == "paper"
+        assert method.epochs == 75
+    built = build_methods(["autoencoder", "vae", "simclr", "hydra"], {}, 2, chosen)
+    assert built["autoencoder"].augmentation == built["vae"].augmentation == "auto"
+    assert built["vae"].scaler == "none"
+    assert built["simclr"].augmentation == chosen.settings["augmentation"]
+    assert build_methods(["morpho_simclr"], {"augmentation": "none"}, 2, chosen)["morpho_simclr"].augmentation == "none"
+
+
+def test_an_ablation_differs_in_nothing_else():
+    chosen = recipe("pneumonia")
+    whole, ablated = vars(chosen.build()), vars(chosen.build("deep_ucsl_paper_hard"))
+    assert {key for key in whole if whole[key] != ablated[key]} == {"pseudo_labels"}
+    assert recipe("mnist7-fast").build("deep_ucsl_paper").clusterer == "sinkhorn_kmeans"
+
+
+def test_the_command_keeps_a_preset_and_says_so(tmp_path, capsys):
+    few = ["--subjects", "80", "--set", "steps=1", "batch_size=32", "--epochs", "1", "--out", str(tmp_path / "run")]
+    assert cli.main(["discover", "drawn", "--recipe", "mnist7-fast", "--method", "morpho_simclr", *few]) == 0
+    assert "a part of morpho_simclr and stay as they are: augmentation" in capsys.readouterr().err
+    made = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert (made["settings"]["augmentation"], made["settings"]["encoder"]) == ("digits_morpho", "light")
+
+
+def test_a_recipe_says_something_to_one_method(tmp_path):
+    (tmp_path / "mine.toml").write_text("[settings]\nepochs = 3\n[methods.simclr]\nepochs = 5\n")
+    chosen = recipe(tmp_path / "mine.toml")
+    assert (chosen.build("simclr").epochs, chosen.build("byol").epochs, chosen.build().epochs) == (5, 3, 3)
+    (tmp_path / "mine.toml").write_text("[methods.simclr]\ntemper = 5\n")
+    with pytest.raises(ValueError, match=r"Expected settings of simclr among .* Received: temper"):
+        recipe(tmp_path / "mine.toml")
+
+
+def test_psychotic_bipolar_disorder_is_bipolar_disorder(tmp_path):
+    sites(tmp_path)
+    for name in ("neuropsychiatry", "neuropsychiatry-fast"):
+        table = open_table(tmp_path, recipe=recipe(name))
+        columns = read_columns(table.rows, table.spec)
+        assert columns["truth_names"] == ("bipolar disorder", "schizophrenia")
+        ill = columns["is_test"] & (columns["diagnosis"] == 1)
+        assert ill.sum() == 2
+        assert (columns["truth"][ill] == 0).all()
+
+
+def test_odir_goes_by_the_patient_as_published_and_by_the_eye_where_it_is_fast():
+    assert (recipe("odir").rows.labels, recipe("odir-fast").rows.labels) == ("patient", "eye")

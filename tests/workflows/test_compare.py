@@ -87,6 +87,15 @@ def test_what_is_written(features, tmp_path):
     assert "0." in str(found)
 
 
+def test_page_and_latex_say_which_deviation_is_shown(features, tmp_path):
+    found = quick(features, ["kmeans", "simclr"], tmp_path / "c")
+    assert "divided by n - 1" in (tmp_path / "c" / "compare.html").read_text()
+    assert "divided by $n-1$); the paper's tables divide by $n$" in (tmp_path / "c" / "table.tex").read_text()
+    scores = found.cells.loc[found.cells["method"] == "simclr", "subgroup_bacc"]
+    shown = found.summary.set_index("method").loc["simclr", "subgroup_bacc_deviation"]
+    assert shown == pytest.approx(np.std(scores, ddof=1))
+
+
 def test_python_can_call_it(features, tmp_path):
     assert phenogroups.compare is compare
     assert phenogroups.compare(features, "kmeans", tmp_path / "c", seeds=1, isolated=False).ran == 1
@@ -297,6 +306,21 @@ def test_splits_train_on_most_and_score_the_rest_or_the_test_cohort(features, tm
     whole = json.loads((tmp_path / "c" / "compare.json").read_text())
     assert whole["study"]["test"]["name"] == "elsewhere"
     assert "over 2 seeds" in (tmp_path / "c" / "table.tex").read_text()
+
+
+def test_splits_differ_where_the_cohort_says_who_is_held_out(features, tmp_path):
+    """The paper's psychiatry table: five divisions 90/10 of the training part, one external test set."""
+    cohort = replace(features, is_test=np.arange(len(features)) // 2 % 4 == 0)
+    found = quick(cohort, ["kmeans"], tmp_path / "c", seeds=None, splits=5)
+    assert [stored(found, i)["subjects"] for i in range(5)] == [{"trained": 82, "scored": 30}] * 5
+    study = Study(cohort, held_out=0.1).with_fixed_test()
+    parts = [study.parts(run) for run in range(5)]
+    assert len({tuple(sorted(train.subject)) for train, _, _ in parts}) == 5
+    for train, scored, _ in parts:
+        assert set(scored.subject) == set(cohort.subject[cohort.is_test])
+        assert not set(train.subject) & set(scored.subject)
+    found = quick(cohort, ["kmeans"], tmp_path / "d", seeds=2)  # by seeds, all others are trained on
+    assert stored(found, 1)["subjects"] == {"trained": 90, "scored": 30}
 
 
 def stored(found, row):

@@ -175,9 +175,13 @@ class Discover(Asked):
         settings |= {setting: value for setting, value in plain.items() if value is not None}
         method = build_method(name, settings)
         detail(f"Method {name}, settings {settings_of(method)}, versions {versions()}.")
-        left = [setting for setting in chosen.settings if setting not in chosen.settings_of(name)]
+        kept = [setting for setting in chosen.settings if setting not in chosen.settings_of(name)]
+        left = [setting for setting in kept if setting not in settings_of(method)]
         if left:
             note(f"Settings of the recipe that {name} does not have: {', '.join(left)}.")
+        if len(kept) > len(left):
+            own = ", ".join(setting for setting in kept if setting not in left)
+            note(f"Settings of the recipe that are a part of {name} and stay as they are: {own}.")
         consensus = {"method": name, "runs": self.runs, "seed": settings.pop("seed")}
         settings.pop("n_subgroups")
         if self.runs != 1:  # a wrong setting is said before anything is read
@@ -294,16 +298,17 @@ class Compare(CohortOptions):
 
         chosen = self.chosen()
         subgroups = self.subgroups or (None if self.recipe is None else chosen.subgroups)
-        settings = {**chosen.settings, **parse_settings(self.set), **({"fine_tune": True} if self.fine_tune else {})}
-        built = build_methods(self.methods, settings, subgroups or 2)  # a wrong one is said before anything is read
+        settings = {**parse_settings(self.set), **({"fine_tune": True} if self.fine_tune else {})}
+        # a wrong one is said before anything is read
+        built = build_methods(self.methods, settings, subgroups or 2, chosen)
         check_folder(self.out)
         cohort, test = self.who(resized=any(method.by_lite0 for method in built.values()))
         try:
             with comparing_bar() as progress, keeping_embeddings(embeddings_folder(self.cache), note):
                 found = compare(
                     cohort, self.methods, self.out, seeds=self.seeds, splits=self.splits, n_subgroups=subgroups,
-                    settings=settings, test=test, held_out=self.held_out, isolated=self.isolated, progress=progress,
-                    note=note,
+                    settings=settings, recipe=chosen, test=test, held_out=self.held_out, isolated=self.isolated,
+                    progress=progress, note=note,
                 )  # fmt: skip
         except KeyboardInterrupt as stop:
             note(f"phenogroups: stopped; finished cells are kept in {self.out}, the same command goes on.")

@@ -1,5 +1,6 @@
-"""Another look at the same subjects: a batch is augmented at once, where it lies, images and volumes alike."""
+"""Batched augmentation on the device of the batch, of images, volumes and features."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 FLIPS = ("horizontal_flip", "vertical_flip", "depth_flip")  # along x, y, z: the last axis first
+CROPS_TRIED = 10  # as torchvision's RandomResizedCrop
 WARPS = ("rotation", "translation", "zoom", "shear", *FLIPS, "crop")
 SHARES = ("translation", "zoom", *FLIPS, "crop", "erosion", "dilation", "blur", "noise", "cutout", "cutout_size")
 
@@ -19,6 +21,7 @@ SHARES = ("translation", "zoom", *FLIPS, "crop", "erosion", "dilation", "blur", 
 class Augmentation:
     """What may happen to an input; every sample draws its own from torch's generator. By default nothing does."""
 
+    first_rotation: float = 0.0  # degrees: a rotation of its own, interpolated before all other movements
     rotation: float = 0.0  # degrees: drawn from +- this, in every plane of the space
     translation: float = 0.0  # share of each side: drawn from +- this
     zoom: float = 0.0  # size is multiplied by 1 +- this
@@ -28,10 +31,13 @@ class Augmentation:
     depth_flip: float = 0.0  # probability of mirroring the first axis of a volume (left-right in NIfTI)
     crop: float = 0.0  # probability of seeing a part only, resized to the whole
     crop_scale: tuple[float, float] = (0.75, 1.0)  # share of the area or volume that a crop keeps: from, to
+    crop_ratio: tuple[float, float] = (1.0, 1.0)  # width over height of what a crop of an image keeps: from, to
     fill: Literal["border", "zeros"] = "border"  # what lies beyond the edge; zeros would be grey if standardised
-    erosion: float = 0.0  # probability of thinner strokes
+    interpolation: Literal["linear", "nearest"] = "linear"
     dilation: float = 0.0  # probability of bolder strokes
-    kernel: tuple[int, int] = (2, 3)  # pixels a side of erosion and dilation: from, to
+    erosion: float = 0.0  # probability of thinner strokes; after dilation, so that a thin stroke made bolder survives
+    kernel: tuple[int, int] = (2, 3)  # pixels a side of dilation and erosion: from, to
+    kernel_seed: int | None = None  # draws one kernel of dilation and one of erosion for all; None: each sample draws
     blur: float = 0.0  # probability of a Gaussian blur
     blur_sigma: tuple[float, float] = (0.1, 2.0)  # pixels: from, to (torchvision's default)
     blur_radius: int = 1  # pixels: the kernel has 2 radius + 1
@@ -41,7 +47,7 @@ class Augmentation:
     cutout_size: float = 0.25  # share of each side, or of the features
 
     def __post_init__(self) -> None:
-        for name in ("crop_scale", "kernel", "blur_sigma", "noise_sigma"):
+        for name in ("crop_scale", "crop_ratio", "kernel", "blur_sigma", "noise_sigma"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON brings lists
         for name in SHARES:
             if not 0 <= getattr(self, name) <= 1:
@@ -50,11 +56,14 @@ class Augmentation:
     def __call__(self, x: Tensor) -> Tensor:
         """A new batch like `x`: (n, channels, *space) or (n, features), floating."""
         self._validate(x)
+        if self.first_rotation:
+            turn = Augmentation(rotation=self.first_rotation)
+            x = warp(x, turn._draw_matrices(x), self.fill, self.interpolation)
         if any(getattr(self, name) for name in WARPS):
-            x = warp(x, self._draw_matrices(x), self.fill)
-        for chance, operate in ((self.erosion, erode), (self.dilation, dilate)):
+            x = warp(x, self._draw_matrices(x), self.fill, self.interpolation)
+        for place, (chance, operate) in enumerate(((self.dilation, dilate), (self.erosion, erode))):
             if chance:
-                x = self._change_strokes(x, chance, operate)
+                x = self._change_strokes(x, chance, operate, place)
         if self.blur:
             blurred = blur(x, _draw(x, self.blur_sigma), self.blur_radius)
             x = torch.where(_beside(_coins(x, self.blur), x), blurred, x)
@@ -74,7 +83,7 @@ class Augmentation:
                 "Expected floating numbers (n, features), (n, channels, H, W) or (n, channels, D, H, W). "
                 f"Received: {x.dtype} of shape {tuple(x.shape)}. Reshape it, or call .float() on it."
             )
-        for_images = [name for name in (*WARPS, "erosion", "dilation", "blur") if getattr(self, name)]
+        for_images = [name for name in ("first_rotation", *WARPS, "erosion", "dilation", "blur") if getattr(self, name)]
         if x.ndim == 2 and for_images:
             raise ValueError(
                 f"Expected only noise and cutout for features. Received: {', '.join(for_images)}. "
@@ -82,10 +91,18 @@ class Augmentation:
             )
         if x.ndim == 4 and self.depth_flip:
             raise ValueError("Expected volumes for depth_flip. Received: images. Use horizontal_flip or vertical_flip.")
+        if x.ndim == 5 and self.crop_ratio != (1, 1):
+            raise ValueError(f"Expected crop_ratio (1, 1) for volumes. Received: {self.crop_ratio}. Leave it out.")
 
-    def _change_strokes(self, x: Tensor, chance: float, operate: Callable[[Tensor, int], Tensor]) -> Tensor:
+    def _change_strokes(self, x: Tensor, chance: float, operate: Callable[[Tensor, int], Tensor], place: int) -> Tensor:
         low, high = self.kernel
-        sizes = torch.where(_coins(x, chance), torch.randint(low, high + 1, (len(x),), device=x.device), 1)
+        changed = _coins(x, chance)
+        if self.kernel_seed is None:
+            sizes = torch.randint(low, high + 1, (len(x),), device=x.device)
+        else:
+            generator = torch.Generator().manual_seed(self.kernel_seed)
+            sizes = torch.randint(low, high + 1, (2,), generator=generator)[place].to(x.device)
+        sizes = torch.where(changed, sizes, 1)
         for size in range(max(low, 2), high + 1):
             x = torch.where(_beside(sizes == size, x), operate(x, size), x)
         return x
@@ -107,8 +124,7 @@ class Augmentation:
         d = x.ndim - 2
         planes = d * (d - 1) // 2
         mirror = torch.stack([1 - 2 * _coins(x, getattr(self, name)).float() for name in FLIPS[:d]], dim=1)
-        cropped = torch.where(_coins(x, self.crop), _draw(x, self.crop_scale), 1.0)
-        kept = cropped[:, None] ** (1 / d)  # share of a side
+        kept = self._draw_crops(x)
         return affine_matrices(
             x.shape[2:],
             angles=_draw(x, (-self.rotation, self.rotation), planes),
@@ -117,6 +133,20 @@ class Augmentation:
             shifts=_draw(x, (-self.translation, self.translation), d),
             centres=_draw(x, (-1, 1), d) * (1 - kept),
         )
+
+    def _draw_crops(self, x: Tensor) -> Tensor:
+        """(n, 1) or (n, d): share of each side that is seen, along x, y(, z)."""
+        d, coins = x.ndim - 2, _coins(x, self.crop)
+        if self.crop_ratio == (1, 1):
+            return torch.where(coins, _draw(x, self.crop_scale), 1.0)[:, None] ** (1 / d)
+        # drawn again while it does not fit, as torchvision does; whoever never fits is not cropped
+        low, high = (math.log(ratio) for ratio in self.crop_ratio)
+        area, ratio = _draw(x, self.crop_scale, CROPS_TRIED), _draw(x, (low, high), CROPS_TRIED).exp()
+        ratio = ratio * x.shape[2] / x.shape[3]  # of pixels -> of shares
+        sides = torch.stack([area * ratio, area / ratio], dim=2).sqrt()
+        fits = (sides <= 1).all(dim=2)
+        first = sides[torch.arange(len(x), device=x.device), fits.int().argmax(1)]
+        return torch.where((coins & fits.any(1))[:, None], first, 1.0)
 
 
 def affine_matrices(
@@ -142,15 +172,16 @@ def affine_matrices(
     return torch.cat([matrix, centres[:, :, None] - 2 * matrix @ shifts[:, :, None]], dim=2)
 
 
-def warp(x: Tensor, matrices: Tensor, fill: str) -> Tensor:
-    """Every output pixel looked up by linear interpolation: all movements together read the batch once."""
+def warp(x: Tensor, matrices: Tensor, fill: str, interpolation: str = "linear") -> Tensor:
+    """Every output pixel looked up by interpolation: all movements together read the batch once."""
     n, d, space = len(x), x.ndim - 2, x.shape[2:]
     axes = [(2 * torch.arange(side, device=x.device) + 1) / side - 1 for side in space]
     points = torch.stack([*torch.meshgrid(*axes, indexing="ij")[::-1], torch.ones(space, device=x.device)])
     # one product; coordinates stored apart are made four times faster than by affine_grid and read as fast
     grid = (matrices.reshape(n * d, d + 1) @ points.flatten(1)).view(n, d, *space).movedim(1, -1)
     full = x if x.dtype == torch.float64 else x.float()  # half precision would misplace pixels
-    return F.grid_sample(full, grid.to(full.dtype), padding_mode=fill, align_corners=False).to(x.dtype)
+    mode = "bilinear" if interpolation == "linear" else interpolation
+    return F.grid_sample(full, grid.to(full.dtype), mode, padding_mode=fill, align_corners=False).to(x.dtype)
 
 
 def dilate(x: Tensor, size: int) -> Tensor:
@@ -199,11 +230,23 @@ def _beside(values: Tensor, x: Tensor) -> Tensor:
 
 
 _DIGITS = Augmentation(rotation=25, translation=0.1, shear=0.1)
+# as published: torchvision's RandomRotation(25), then RandomAffine(15), by the nearest pixel and black beyond the edge
+_DIGITS_PAPER = Augmentation(
+    first_rotation=25, rotation=15, translation=0.1, shear=0.1, fill="zeros", interpolation="nearest"
+)
+_MORPHO = {"dilation": 0.4, "erosion": 0.4, "kernel_seed": 0}  # `DeepMethod.augment` puts its own seed there
+_XRAY = Augmentation(horizontal_flip=0.5, blur=1, rotation=25, translation=0.1)
 AUGMENTATIONS = {  # the paper's appendix, and where it is silent its published settings
     "none": Augmentation(),
     "digits": _DIGITS,
-    "digits_morpho": replace(_DIGITS, erosion=0.4, dilation=0.4),
-    "xray": Augmentation(horizontal_flip=0.5, blur=1, rotation=25, translation=0.1),
+    "digits_morpho": replace(_DIGITS, **_MORPHO),
+    "digits_paper": _DIGITS_PAPER,
+    "digits_morpho_paper": replace(_DIGITS_PAPER, **_MORPHO),
+    "digits_morpho_pcl_paper": replace(
+        _DIGITS_PAPER, rotation=10, translation=0.05, shear=0, crop=1, crop_ratio=(3 / 4, 4 / 3), **_MORPHO
+    ),
+    "xray": _XRAY,
+    "xray_crop": replace(_XRAY, crop=1, crop_scale=(0.08, 1.0), crop_ratio=(3 / 4, 4 / 3)),  # of the baselines
     "fundus": Augmentation(vertical_flip=0.5, blur=1, blur_radius=2, rotation=45, translation=0.05),
     "oct": Augmentation(crop=1, horizontal_flip=0.5, blur=1, rotation=25, translation=0.1),
     "brain": Augmentation(

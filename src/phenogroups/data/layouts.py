@@ -8,6 +8,7 @@ import pandas as pd
 
 from phenogroups.data.cohort import CohortError
 from phenogroups.data.decoding import ENDINGS, PICTURES, VOLUMES, says_dicom
+from phenogroups.data.selection import Labels
 from phenogroups.data.table_files import read_table
 from phenogroups.data.tables import Table, TableSpec
 
@@ -20,13 +21,17 @@ ODIR_KINDS = {"D": "diabetes", "G": "glaucoma", "C": "cataract", "A": "amd", "M"
 ODIR_OTHERS = {"H": "hypertension", "O": "other"}
 
 
-def read_layout(folder: str | Path) -> Table:
-    """Recognised by its files: BIDS, sites, ODIR-5K, Kermany's X-rays or OCT, a folder per class, or images only."""
+def read_layout(folder: str | Path, labels: Labels = "eye") -> Table:
+    """Recognised by its files: BIDS, sites, ODIR-5K, Kermany's X-rays or OCT, a folder per class, or images only.
+
+    `labels` are those that ODIR-5K is read by.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise CohortError(f"Expected a folder. Received: {folder}, which is none.")
     folder = _unpacked(folder)
-    return _recognise(folder)(folder)
+    layout = _recognise(folder)
+    return odir(folder, labels) if layout is odir else layout(folder)
 
 
 def _recognise(folder: Path) -> Callable[[Path], Table]:
@@ -134,13 +139,20 @@ def kermany(folder: Path) -> Table:
     return _layout(folder, rows, notes, truth="kind", control=("NORMAL",), patient=patient)
 
 
-def odir(folder: Path) -> Table:
-    """ODIR-5K: full_df.csv with one row per eye; both eyes of a patient are one group, the paper's five are kept."""
+def odir(folder: Path, labels: Labels = "eye") -> Table:
+    """ODIR-5K: full_df.csv with one row per eye; both eyes of a patient are one group, the paper's five are kept.
+
+    By the label of each eye, an eye with another disease or with several is left out. By the labels of the patient, as
+    the published code reads them, both eyes count as what the patient has (although one may be healthy): exactly one
+    of normal and the five kinds, whatever else hypertension and other diseases say.
+    """
     table = read_table(folder / "full_df.csv")
-    missing = [column for column in ("ID", "labels", "filename") if column not in table.columns]
+    of_patient = ("N", *ODIR_KINDS)
+    expected = ("ID", "filename", *(("labels",) if labels == "eye" else of_patient))
+    missing = [column for column in expected if column not in table.columns]
     if missing:
         raise CohortError(
-            f"Expected the columns ID, labels and filename in {folder / 'full_df.csv'}. Received none of: "
+            f"Expected the columns {', '.join(expected)} in {folder / 'full_df.csv'}. Received none of: "
             f"{', '.join(missing)}. Take the public file."
         )
     # of several copies, the preprocessed ones: cut to the eye and of one size
@@ -148,7 +160,10 @@ def odir(folder: Path) -> Table:
     places |= {path.name: path for path in _files(folder) if path.parent.name == "preprocessed_images"}
     rows, dropped = [], {"ambiguous": 0, **dict.fromkeys(ODIR_OTHERS.values(), 0)}
     for eye in table.to_dict("records"):
-        letters = re.findall(r"[A-Z]", eye["labels"])
+        if labels == "eye":
+            letters = re.findall(r"[A-Z]", eye["labels"])
+        else:
+            letters = [letter for letter in of_patient if eye[letter].strip() == "1"]
         if len(letters) != 1 or letters[0] not in ("N", *ODIR_KINDS, *ODIR_OTHERS):
             dropped["ambiguous"] += 1
             continue

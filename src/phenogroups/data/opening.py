@@ -14,7 +14,7 @@ from phenogroups.data.inputs import image_paths, read_inputs, resolve_features, 
 from phenogroups.data.layouts import read_layout
 from phenogroups.data.properties import file_properties
 from phenogroups.data.reading import PRETRAINED_SIDE, Reading
-from phenogroups.data.selection import Selection
+from phenogroups.data.selection import Labels, Selection
 from phenogroups.data.table_files import read_table
 from phenogroups.data.tables import Table, TableSpec
 
@@ -60,7 +60,7 @@ def open_table(
     a folder's layout says. A whole TableSpec, that of an earlier table, is used as it is. Image paths begin in
     `folder`, by default the table's own. `resized`: images that suit the default encoder are read at its size.
     """
-    table = _open_rows(source, folder)
+    table = _open_rows(source, folder, "eye" if recipe is None else recipe.rows.labels)
     if isinstance(columns, TableSpec):
         own = table.spec  # a folder's columns take the names that the earlier table had
         names = {own.image: columns.image, own.subject: columns.subject}
@@ -92,10 +92,10 @@ def read_cohort(table: Table, cache: str | Path | None = None, progress: Progres
     return Cohort(inputs, **columns, name=table.name, files=files)
 
 
-def _open_rows(source: Source, folder: str | Path | None) -> Table:
+def _open_rows(source: Source, folder: str | Path | None, labels: Labels) -> Table:
     if isinstance(source, pd.DataFrame):
         return Table(read_table(source), TableSpec(), None if folder is None else Path(folder))
     path = Path(source)
     if path.is_dir():
-        return replace(read_layout(path), name=path.resolve().stem)
+        return replace(read_layout(path, labels), name=path.resolve().stem)
     return Table(read_table(path), TableSpec(), Path(folder or path.parent), path.resolve().stem)

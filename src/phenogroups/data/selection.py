@@ -1,13 +1,15 @@
-"""Which rows of a table are studied, and which of them are held out: the [rows] of a recipe."""
+"""Which rows of a table are studied, what their labels mean and which are held out: the [rows] of a recipe."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import pandas as pd
 
 from phenogroups.data.cohort import CohortError
 from phenogroups.data.tables import TableSpec
 
+Labels = Literal["eye", "patient"]
 Words = Mapping[str, list[str]]  # of a column
 HELD_OUT = "held_out_by_recipe"  # a column made here
 
@@ -16,6 +18,8 @@ HELD_OUT = "held_out_by_recipe"  # a column made here
 class Selection:
     """Applied in this order; by default all rows are studied, and the table says which are held out."""
 
+    labels: Labels = "eye"  # of ODIR-5K: those of each eye, or those of the patient for both (`layouts.odir`)
+    same: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # words of a column -> word that they count as
     leave_out: Words = field(default_factory=dict)  # rows with these words in a column
     hold_out: Words = field(default_factory=dict)  # rows with these words in a column are scored, all others trained on
     drop_tested: bool = False  # from training: groups that are also held out
@@ -26,6 +30,8 @@ class Selection:
         """The rows that are studied, in their order, and a spec whose split column says which are held out."""
         if self == Selection():
             return rows, spec
+        for column, words in self.same.items():
+            rows = rows.assign(**{column: _column(rows, column).replace(dict(words))})
         rows = rows[~_among(rows, self.leave_out)]
         if self.hold_out:
             out = _among(rows, self.hold_out)

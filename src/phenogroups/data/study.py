@@ -1,7 +1,7 @@
 """What methods are compared on: the subjects to train on and to score, in each of several runs."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -35,6 +35,16 @@ class Study:
             train, left_out = self.cohort.split(self.held_out, run)
         scored = left_out if self.test is None else self.test
         return train, scored, scored if self.diagnosis_test is None else self.diagnosis_test
+
+    def with_fixed_test(self) -> "Study":
+        """The same, where subjects whom the cohort itself holds out are a test cohort: a share of the others can be
+        held out beside them.
+        """
+        held_out = self.cohort.is_test
+        if held_out is None or held_out.all() or not held_out.any():
+            return self
+        train, test = self.cohort.split()
+        return replace(self, cohort=train, test=test if self.test is None else self.test)
 
     @property
     def joined(self) -> Cohort:

@@ -1,17 +1,22 @@
-"""Methods that learn an embedding first; their only E-step, K-means on the patients, is at the end."""
+"""Methods that learn an embedding first and are read by K-means on the patients at the end."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from torch import Tensor
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.kmeans import inverse_square_proportions, kmeans, squared_distances
 from phenogroups.clustering.linear import Hyperplane, logistic_hyperplane
 from phenogroups.clustering.space import Scaler, scaling
+from phenogroups.data.stored import Inputs
 from phenogroups.methods.deep import DeepMethod
 from phenogroups.methods.settings import Shape
 from phenogroups.networks.network import Network
+from phenogroups.training.checkpoint import Checkpoint
+from phenogroups.training.em import Progress
+from phenogroups.training.embedding import embed, embed_once
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,47 @@ class ClusteredAfterwards(DeepMethod):
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         return {"subgroup": beliefs.proportions(self.project(network, embedding))}
+
+
+@dataclass(eq=False, repr=False)
+class ReadByHeadOrKMeans(DeepMethod):
+    """Subgroups are read from what the method clusters by itself, or by K-means of the finished embedding.
+
+    Parameters
+    ----------
+    reading
+        ``head``: from the method's own clusters, as the paper's published code does; ``kmeans``: by K-means on the
+        patients' embeddings at the end, as its text says (Section 4.1).
+    scaler
+        How embeddings are scaled before that K-means, by the statistics of the patients.
+    """
+
+    reading: Literal["head", "kmeans"] = "head"
+    scaler: Scaler = "standard"
+
+    needs_controls: ClassVar[bool] = False
+
+    @property
+    def read_type(self) -> type:
+        return Centroids if self.reading == "kmeans" else super().read_type
+
+    def read_head(self, network: Network, embedding: Tensor, beliefs: Any) -> Tensor:
+        """(n, subgroups): probabilities by the method's own clusters."""
+        raise NotImplementedError
+
+    def _train(
+        self, inputs: Inputs, diagnosis: np.ndarray, progress: Progress | None, checkpoint: Checkpoint | None
+    ) -> None:
+        super()._train(inputs, diagnosis, progress, checkpoint)
+        if self.reading == "kmeans":
+            seen = inputs if self.eyes_ is None else embed_once(self.eyes_, inputs)
+            z = embed(self.encoder_of(self.network_), seen)
+            self.beliefs_ = centroids_of(z, self.n_subgroups, self.scaler, seed=self.seed)
+
+    def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
+        if self.reading == "kmeans":
+            return {"subgroup": beliefs.proportions(embedding)}
+        return {"subgroup": self.read_head(network, embedding, beliefs)}
 
 
 @dataclass(frozen=True)

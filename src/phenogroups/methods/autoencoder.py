@@ -6,6 +6,7 @@ from math import ceil, prod
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from phenogroups.data.augment import Augmentation, resolve_augmentation
@@ -13,7 +14,7 @@ from phenogroups.data.batches import Batch
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.afterwards import ClusteredAfterwards
 from phenogroups.networks.decoders import TELLING, Decoder, build_decoder
-from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.encoders import LIGHT, STRIDED, Encoder
 from phenogroups.networks.network import Network
 
 
@@ -30,9 +31,15 @@ class Autoencoder(ClusteredAfterwards, name="autoencoder"):
     """
 
     needs_controls: ClassVar[bool] = False
+    settings_of_its_own: ClassVar[tuple[str, ...]] = ("augmentation", "encoder", "weights")
+
+    def encoder_by_default(self, input_shape: tuple[int, ...], inputs: Inputs | None = None) -> str:
+        """Not `light`: a code that is pooled over the picture cannot say where things are."""
+        name = super().encoder_by_default(input_shape, inputs)
+        return STRIDED if name == LIGHT and self.weights is None else name
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
-        return {"decoder": build_decoder(encoder.dim, input_shape)}
+        return {"decoder": build_decoder(encoder.dim, copied_shape(encoder, input_shape))}
 
     def build(
         self, input_shape: tuple[int, ...], inputs: Inputs | None = None, saved: Mapping[str, Tensor] | None = None
@@ -50,7 +57,17 @@ class Autoencoder(ClusteredAfterwards, name="autoencoder"):
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
         x = batch.views[0]
-        return {"reconstruction": self.decoder(network).squared_error(network.encoder(x), x).mean()}
+        code = network.encoder(x)
+        return {"reconstruction": self.decoder(network).squared_error(code, self.resized(network, x)).mean()}
+
+    def resized(self, network: Network, x: Tensor) -> Tensor:
+        """Inputs as the encoder sees them, which is what is copied."""
+        return cast(Encoder, network.encoder).resized(x)
 
     def decoder(self, network: Network) -> Decoder:
         return cast(Decoder, network.heads["decoder"])
+
+
+def copied_shape(encoder: Encoder, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of an input as the encoder sees it."""
+    return input_shape if len(input_shape) == 1 else tuple(encoder.resized(torch.empty(1, *input_shape)).shape[1:])

@@ -79,6 +79,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     needs_controls: ClassVar[bool] = True  # whether the method learns from the diagnosis
     reads_truth: ClassVar[bool] = False  # whether it learns from the known subgroups, as only an upper bound may
     supports_distributed: ClassVar[bool] = False  # whether several processes can train it together
+    settings_of_its_own: ClassVar[tuple[str, ...]] = ()  # a recipe for another method does not change these
 
     def __init_subclass__(
         cls, name: str | None = None, presets: Mapping[str, Mapping[str, Any]] | None = None, **kwargs: Any

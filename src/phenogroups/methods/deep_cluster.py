@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from phenogroups.clustering.kmeans import spherical_kmeans
 from phenogroups.clustering.matching import match_members
 from phenogroups.data.batches import Batch
-from phenogroups.methods.deep import DeepMethod
+from phenogroups.methods.afterwards import ReadByHeadOrKMeans
 from phenogroups.methods.settings import Shape
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.heads import projection
@@ -23,7 +23,7 @@ class Prototypes:
 
 
 @dataclass(eq=False, repr=False)
-class DeepCluster(DeepMethod, name="deep_cluster"):
+class DeepCluster(ReadByHeadOrKMeans, name="deep_cluster"):
     """
     Parameters
     ----------
@@ -42,9 +42,11 @@ class DeepCluster(DeepMethod, name="deep_cluster"):
     epochs: int = 10
     temperature: float = 0.1
 
-    needs_controls: ClassVar[bool] = False
     beliefs_type: ClassVar[type] = Prototypes
-    supports_distributed: ClassVar[bool] = True
+
+    @property
+    def supports_distributed(self) -> bool:  # pyright: ignore
+        return self.reading == "head"  # K-means at the end is of all patients
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"projection": projection(encoder.dim)}
@@ -67,5 +69,5 @@ class DeepCluster(DeepMethod, name="deep_cluster"):
     def logits(self, h: Tensor, beliefs: Any) -> Tensor:
         return h @ beliefs.centroids.T / self.temperature
 
-    def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
-        return {"subgroup": self.logits(self.project(network, embedding), beliefs).softmax(1)}
+    def read_head(self, network: Network, embedding: Tensor, beliefs: Any) -> Tensor:
+        return self.logits(self.project(network, embedding), beliefs).softmax(1)

@@ -4,11 +4,10 @@ import inspect
 import re
 import sys
 from dataclasses import Field
-from functools import partial
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from phenogroups.methods.registry import METHODS, class_of
+from phenogroups.methods.registry import class_of, preset_of
 from phenogroups.methods.settings import AtLeast, stated
 
 INHERITED = ("Parameters", "Attributes")
@@ -52,22 +51,16 @@ def complete_docstring(cls: type) -> None:
 
 def describe(name: str) -> str:
     """What `phenogroups methods NAME` prints: what a method is, its settings, limits and defaults."""
-    cls, changed = class_of(name), _changed(name)
+    cls, changed = class_of(name), preset_of(name)
     different = f" with {', '.join(f'{key}={value!r}' for key, value in changed.items())}" if changed else ""
     return f"{name}: {cls.__name__}{different}\n\n{inspect.cleandoc(cls.__doc__ or '')}"
 
 
 def one_line(name: str) -> str:
     """The first line of a method's docstring, or what a preset changes."""
-    if changed := _changed(name):
+    if changed := preset_of(name):
         return f"{class_of(name).__name__} with another {', '.join(changed)}."
     return (class_of(name).__doc__ or "").partition("\n")[0]
-
-
-def _changed(name: str) -> dict[str, Any]:
-    """Settings of a preset that are not the defaults of its class."""
-    make = METHODS[name]
-    return make.keywords if isinstance(make, partial) else {}
 
 
 def _kind(cls: type, setting: str) -> str:

@@ -27,8 +27,8 @@ class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digi
     """
     Parameters
     ----------
-    warmup
-        Number of first epochs of InfoNCE alone: half of them, as in the paper's trainings on MNIST.
+    pretext
+        Share of the epochs, the first, of InfoNCE alone: 35 of 75, as in the published training on MNIST.
     decay
         Decay of the momentum encoder's moving average per step.
     alpha
@@ -38,17 +38,21 @@ class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digi
     --------
     >>> from phenogroups import METHODS, drawn_table
     >>> cohort = drawn_table(80)
-    >>> method = METHODS["pcl"](epochs=2, warmup=1, steps=2).fit(cohort)
+    >>> method = METHODS["pcl"](epochs=2, pretext=0.5, steps=2).fit(cohort)
     >>> method.predict_subgroup_proba(cohort).shape
     (80, 2)
     """
 
-    warmup: Annotated[int, AtLeast(0)] = 5
+    pretext: Annotated[float, AtLeast(0)] = 35 / 75
     decay: float = 0.99
     alpha: float = 10.0
 
     views: ClassVar[int] = 2
     beliefs_type: ClassVar[type] = Concentrated
+
+    @property
+    def warmup(self) -> int:  # pyright: ignore
+        return round(self.pretext * self.epochs)
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         head = projection(encoder.dim)

@@ -45,6 +45,12 @@ def class_of(name: str) -> type["Method"]:
     return make.func if isinstance(make, partial) else make  # pyright: ignore[reportReturnType]
 
 
+def preset_of(name: str) -> dict[str, Any]:
+    """The settings that a preset is made of; none for a method."""
+    make = METHODS[name]
+    return dict(make.keywords) if isinstance(make, partial) else {}
+
+
 def build_method(name: str, settings: Mapping[str, Any]) -> "Method":
     """Build a method by its name, with settings that override its defaults.
 
@@ -152,7 +158,8 @@ def load(folder: str | Path) -> "Method":
     """
     recipe = read_recipe(folder)
     try:
-        method = build_method(recipe["method"], in_current_names(recipe["settings"]))  # before the larger file is read
+        settings = in_current_names(recipe["settings"], recipe["method"])
+        method = build_method(recipe["method"], settings)  # before the larger file is read
         tensors = read_tensors(folder, recipe)
         _refuse_broken(tensors)
         method.restore(tuple(recipe["input_shape"]), tensors).restore_names(recipe)
@@ -164,11 +171,13 @@ def load(folder: str | Path) -> "Method":
         raise RunError(f"Expected recipe and model of {folder} to fit together. Received: {said}") from error
 
 
-def in_current_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+def in_current_names(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
     """The settings of a run folder that an earlier version may have written, also those of the runs of a consensus."""
     named = {RENAMED.get(name, name): value for name, value in settings.items()}
     if isinstance(named.get("settings"), dict):
-        named["settings"] = in_current_names(named["settings"])
+        named["settings"] = in_current_names(named["settings"], named.get("method", ""))
+    if method == "pcl" and isinstance(named.get("warmup"), int):  # was a number of epochs
+        named["pretext"] = named.pop("warmup") / max(named.get("epochs", 1), 1)
     return named
 
 

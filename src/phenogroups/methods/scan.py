@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from phenogroups.data.batches import Batch
 from phenogroups.losses import balanced_cross_entropy, info_nce
-from phenogroups.methods.deep import DeepMethod
+from phenogroups.methods.afterwards import ReadByHeadOrKMeans
 from phenogroups.methods.settings import AtLeast, Shape
 from phenogroups.networks.encoders import Encoder
 from phenogroups.networks.heads import projection
@@ -28,7 +28,7 @@ class Neighbours:
 
 
 @dataclass(eq=False, repr=False)
-class SCAN(DeepMethod, name="scan"):
+class SCAN(ReadByHeadOrKMeans, name="scan"):
     """
     Parameters
     ----------
@@ -62,7 +62,6 @@ class SCAN(DeepMethod, name="scan"):
     entropy_weight: float = 5.0
     threshold: float = 0.99
 
-    needs_controls: ClassVar[bool] = False
     views: ClassVar[int] = 2
     beliefs_type: ClassVar[type] = Neighbours
 
@@ -105,8 +104,8 @@ class SCAN(DeepMethod, name="scan"):
     def moved(self, before: Any, after: Any, diagnosis: Tensor) -> None:
         """Neighbours are mined once; who is in which subgroup, only the network knows."""
 
-    def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
-        return {"subgroup": network.heads["cluster"](embedding).softmax(1)}
+    def read_head(self, network: Network, embedding: Tensor, beliefs: Any) -> Tensor:
+        return network.heads["cluster"](embedding).softmax(1)
 
 
 def nearest(z: Tensor, count: int, rows: int = 1024) -> Tensor:

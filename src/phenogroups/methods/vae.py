@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from phenogroups.clustering.space import Scaler
 from phenogroups.data.batches import Batch
-from phenogroups.methods.autoencoder import Autoencoder
+from phenogroups.data.stored import Inputs
+from phenogroups.methods.autoencoder import Autoencoder, copied_shape
 from phenogroups.methods.settings import AtLeast
 from phenogroups.networks.decoders import build_decoder
-from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.encoders import STRIDED, VAE64, VAE_SIDE, Encoder
 from phenogroups.networks.network import Network
 
 
@@ -44,7 +45,12 @@ class VAE(Autoencoder, name="vae"):
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         read = {name: nn.Linear(encoder.dim, self.latent) for name in ("mean", "log_variance")}
-        return {**read, "decoder": build_decoder(self.latent, input_shape)}
+        return {**read, "decoder": build_decoder(self.latent, copied_shape(encoder, input_shape))}
+
+    def encoder_by_default(self, input_shape: tuple[int, ...], inputs: Inputs | None = None) -> str:
+        """Larger images are seen by the network of the paper's VAE, at 64 pixels a side."""
+        name = super().encoder_by_default(input_shape, inputs)
+        return VAE64 if name == STRIDED and len(input_shape) == 3 and min(input_shape[1:]) >= VAE_SIDE else name
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
         """The negative evidence lower bound, summed over pixels and latents as in the original (without constants)."""
@@ -52,7 +58,7 @@ class VAE(Autoencoder, name="vae"):
         h = network.encoder(x)
         mean, log_variance = network.heads["mean"](h), network.heads["log_variance"](h)
         z = mean + (log_variance / 2).exp() * torch.randn_like(mean)
-        error = self.decoder(network).squared_error(z, x).sum(1) / (2 * self.noise**2)
+        error = self.decoder(network).squared_error(z, self.resized(network, x)).sum(1) / (2 * self.noise**2)
         return {
             "reconstruction": error.mean(),
             "divergence": self.beta * divergence_from_prior(mean, log_variance).mean(),

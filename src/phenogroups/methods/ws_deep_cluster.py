@@ -1,6 +1,8 @@
 """WS-DeepClustering: the clusters of the patients are classes to predict, and the controls are one more class.
 
-A weakly supervised DeepCluster of K + 1 classes, which Deep UCSL is compared with (Louiset et al., experiments).
+A weakly supervised DeepCluster of K + 1 classes, which Deep UCSL is compared with: Sinkhorn K-means of the patients,
+rows [Q, 0] of patients and [0, ..., 0, 1] of controls (Louiset et al., appendix, "Comparison with weakly supervised
+deep clustering and foundation models").
 """
 
 from dataclasses import dataclass
@@ -10,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phenogroups.clustering.kmeans import kmeans, squared_distances
+from phenogroups.clustering.kmeans import inverse_square_proportions, sinkhorn_kmeans, squared_distances
 from phenogroups.clustering.matching import match_members
+from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.clustering.space import Scaler, scaling
 from phenogroups.data.batches import Batch
 from phenogroups.losses import class_balance
@@ -23,7 +26,7 @@ from phenogroups.networks.network import Network
 
 @dataclass(frozen=True)
 class Classes:
-    q: Annotated[Tensor, Shape("subjects", "classes")]  # one-hot; the last class is that of the controls
+    q: Annotated[Tensor, Shape("subjects", "classes")]  # soft for patients; the last class is that of the controls
 
 
 @dataclass(eq=False, repr=False)
@@ -33,6 +36,8 @@ class WSDeepCluster(DeepMethod, name="ws_deep_cluster"):
     ----------
     scaler
         How embeddings are scaled before K-means, by the statistics of the patients.
+    epsilon
+        Sinkhorn temperature.
 
     Examples
     --------
@@ -45,6 +50,7 @@ class WSDeepCluster(DeepMethod, name="ws_deep_cluster"):
 
     epochs: int = 10
     scaler: Scaler = "standard"
+    epsilon: float = 0.05
 
     beliefs_type: ClassVar[type] = Classes
 
@@ -59,12 +65,13 @@ class WSDeepCluster(DeepMethod, name="ws_deep_cluster"):
         ill = diagnosis == 1
         center, scale = scaling(embedding[ill], self.scaler, comm=self.comm)
         z = (embedding[ill] - center) / scale
-        centroids = kmeans(z, self.n_subgroups, seed=self.seed, comm=self.comm)
+        centroids = sinkhorn_kmeans(z, self.n_subgroups, epsilon=self.epsilon, seed=self.seed, comm=self.comm)
         if previous is not None:  # the head has learned these ids
             centroids = centroids[match_members(previous.q[ill].argmax(1), z, centroids, self.comm)]
-        labels = torch.full_like(diagnosis, self.n_subgroups)
-        labels[ill] = squared_distances(z, centroids).argmin(1)
-        return Classes(F.one_hot(labels, self.n_subgroups + 1).to(z))
+        proportions = inverse_square_proportions(squared_distances(z, centroids))
+        q = F.one_hot(torch.full_like(diagnosis, self.n_subgroups), self.n_subgroups + 1).to(z)
+        q[ill] = F.pad(sinkhorn(proportions, self.epsilon, comm=self.comm), (0, 1))
+        return Classes(q)
 
     def losses(self, network: Network, batch: Batch, beliefs: Classes) -> dict[str, Tensor]:
         logits = network.heads["classes"](network.encoder(batch.views[0]))

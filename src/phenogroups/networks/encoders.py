@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from hashlib import sha256
-from math import ceil, log2
+from math import ceil, log2, prod
 from typing import Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -22,8 +23,12 @@ CHANNELS = (16, 32, 64, 128)  # of the paper's network (appendix, MNIST), kept b
 MAP_SIDE = 12  # `light` halves larger maps until they are about 8 x 8
 HUGGING_FACE = "hf:"  # before the name or the folder of one of its models
 LEAST_SIDE = 32  # of MONAI's encoders and lite0: they halve five times, and need a pixel left to pool
-LITE0, LIGHT = "lite0", "light"
+LITE0, LIGHT, STRIDED, VAE64 = "lite0", "light", "strided", "vae64"
 STEM = "_conv_stem.weight"  # a tensor that only lite0 has
+FIRST = "layers.0.weight"  # a tensor of the others, whose kernel tells them apart
+BY_KERNEL = {5: LIGHT, 3: STRIDED, 4: VAE64}
+CODE = 32  # numbers of the authors' autoencoder (py_ucsl)
+VAE_CHANNELS, VAE_SIDE = (32, 32, 64, 128, 256), 64  # of the VAE that the paper follows (Joy et al. 2021)
 IDENTITY = 1  # raised when an encoder makes other embeddings of the same weights
 
 # between which inputs of an intensity lie; also those standardised by other images than ImageNet's, but not 0 to 255
@@ -42,6 +47,10 @@ class Encoder(nn.Module):
     dim: int  # the length of its embeddings
     expects: str | None = None  # intensity of images (as `data.reading` names them) that its weights were learned on
     has_learned: bool = False  # elsewhere, before it came here
+
+    def resized(self, x: Tensor) -> Tensor:
+        """The inputs at the size at which it sees them, and at which a decoder copies them."""
+        return x
 
     def freeze(self) -> Self:
         """It learns nothing from here on, so that an input always has the same embedding."""
@@ -86,21 +95,28 @@ def value_range(inputs: Inputs) -> tuple[float, float]:
 
 
 class ConvEncoder(Encoder):
-    """Layers that end in one vector per image."""
+    """Layers that end in one vector per image, which is first resized if a `side` is given."""
 
-    def __init__(self, layers: nn.Module, dim: int, memory_format: torch.memory_format) -> None:
+    def __init__(
+        self, layers: nn.Module, dim: int, memory_format: torch.memory_format, side: int | None = None
+    ) -> None:
         super().__init__()
         self.layers = layers
         self.dim = dim
+        self.side = side
         self.memory_format = memory_format
         for weight in layers.parameters():
             # a dimension of one has two right strides: take those of the gradient, else distributed training warns
             if weight.ndim > 2 and weight.is_contiguous(memory_format=memory_format):
                 weight.data = weight.data.to(memory_format=memory_format)
 
+    def resized(self, x: Tensor) -> Tensor:
+        # means of pixels: smaller pictures without aliasing, in 2-D and in 3-D
+        return x if self.side is None else F.interpolate(x, size=(self.side,) * (x.ndim - 2), mode="area")
+
     def forward(self, x: Tensor) -> Tensor:
         # not `.contiguous`: it would leave the strides of one-channel images as they are
-        return self.layers(x.to(memory_format=self.memory_format))
+        return self.layers(self.resized(x).to(memory_format=self.memory_format))
 
 
 class MLP(Encoder):
@@ -138,14 +154,46 @@ class MLP(Encoder):
         return functional_call(self.layers, exact, z.double()).to(z)
 
 
-def paper(shape: Shape) -> Encoder:
+def paper(shape: Shape, kernel: int = 7) -> Encoder:
     """Four 7x7 convolutions, nothing pooled before the end (appendix, MNIST: implementation details)."""
     space = len(shape) - 1
     layers, previous = [], shape[0]
     for channels in CHANNELS:
-        layers += [CONV[space](previous, channels, 7, padding=3), NORM[space](channels), nn.ReLU(inplace=True)]
+        convolution = CONV[space](previous, channels, kernel, padding=kernel // 2)
+        layers += [convolution, NORM[space](channels), nn.ReLU(inplace=True)]
         previous = channels
     return ConvEncoder(nn.Sequential(*layers, MEAN_POOL[space](1), nn.Flatten()), CHANNELS[-1], CHANNELS_LAST[space])
+
+
+def paper_2x2(shape: Shape) -> Encoder:
+    """The same with 2x2 kernels, a twelfth of the price: the published SimCLR and PCL of MNIST were trained with it."""
+    return paper(shape, kernel=2)
+
+
+def strided(shape: Shape) -> Encoder:
+    """Four convolutions of stride 2 and a code made of the whole map, so that it tells where things are.
+
+    As the autoencoder of the authors' earlier work (py_ucsl): a code that is pooled over the map could not be copied.
+    """
+    space = len(shape) - 1
+    layers, previous, sides = [], shape[0], shape[1:]
+    for channels in CHANNELS:
+        layers += [CONV[space](previous, channels, 3, 2, 1), NORM[space](channels), nn.ReLU(inplace=True)]
+        previous, sides = channels, tuple(ceil(side / 2) for side in sides)
+    layers += [nn.Flatten(), nn.Linear(previous * prod(sides), CODE)]
+    return ConvEncoder(nn.Sequential(*layers), CODE, CHANNELS_LAST[space])
+
+
+def vae64(shape: Shape) -> Encoder:
+    """The network of the paper's VAE: 64 pixels a side and five convolutions (appendix; Joy et al. 2021)."""
+    space = len(shape) - 1
+    layers, previous = [], shape[0]
+    for channels in VAE_CHANNELS[:-1]:
+        layers += [CONV[space](previous, channels, 4, 2, 1), nn.ReLU(inplace=True)]
+        previous = channels
+    dim = VAE_CHANNELS[-1]
+    layers += [CONV[space](previous, dim, 4), nn.ReLU(inplace=True), nn.Flatten()]  # of a map of 4 pixels a side
+    return ConvEncoder(nn.Sequential(*layers), dim, CHANNELS_LAST[space], VAE_SIDE)
 
 
 def light(shape: Shape) -> Encoder:
@@ -217,7 +265,10 @@ def mlp(shape: Shape) -> Encoder:
 
 ENCODERS: dict[str, Callable[[Shape], Encoder]] = {
     "paper": paper,
+    "paper_2x2": paper_2x2,
     "light": light,
+    STRIDED: strided,
+    VAE64: vae64,
     "lite0": lite0,
     "resnet18": resnet18,
     "densenet121": densenet121,
@@ -252,7 +303,11 @@ def is_lite0(name: str, weights: str | None) -> bool:
 
 def encoder_of_file(input_shape: Shape, saved: Mapping[str, Tensor]) -> str:
     """Which of the default encoders these tensors are of: the default has changed, and looks at inputs too."""
-    return "mlp" if len(input_shape) == 1 else LITE0 if STEM in saved else LIGHT
+    if len(input_shape) == 1:
+        return "mlp"
+    if STEM in saved:
+        return LITE0
+    return BY_KERNEL.get(saved[FIRST].shape[-1], LIGHT) if FIRST in saved else LIGHT
 
 
 def build_encoder(

@@ -15,12 +15,14 @@ from phenogroups.data.reading import Reading
 from phenogroups.data.selection import Selection
 from phenogroups.data.tables import TableSpec
 from phenogroups.data.untrusted import check_types, read_limited, refuse_strange, shortened
-from phenogroups.methods import METHODS, Method, build_method
-from phenogroups.methods.registry import class_of
+from phenogroups.methods import DeepMethod, Method, build_method
+from phenogroups.methods.registry import class_of, preset_of
 
 FOLDER = Path(__file__).parent
 RECIPES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 COLUMNS = tuple(f.name for f in fields(TableSpec) if f.name != "reading")
+# the network that sees the data and how it is trained on them; what a method adds to these is a part of the method
+OF_THE_DATA = DeepMethod.setting_names()
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,9 @@ class Recipe(TableRecipe):
     reading
         How images are read, as in `phenogroups.data.reading.Reading`.
     settings
-        Settings of the method.
+        Settings of the method; of other methods too, as far as they are about the data (`settings_of`).
+    methods
+        Settings of one method each, by its name.
     name
         Name of the recipe.
     """
@@ -51,18 +55,30 @@ class Recipe(TableRecipe):
     subgroups: int = 2
     held_out: float = 0.2
     settings: Mapping[str, Any] = field(default_factory=dict)
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     name: str = ""
 
-    def build(self, **settings: Any) -> Method:
-        """The method, not yet fitted."""
-        return build_method(self.method, {"n_subgroups": self.subgroups, **self.settings, **settings})
+    def build(self, method: str | None = None, **settings: Any) -> Method:
+        """The method of this name, by default the recipe's own; not yet fitted."""
+        name = method or self.method
+        return build_method(name, {"n_subgroups": self.subgroups, **self.settings_of(name), **settings})
 
     def settings_of(self, method: str) -> dict[str, Any]:
-        """All settings for the recipe's own method, so that a wrong one is named; for another, those that it has."""
-        if method not in METHODS or method == self.method:
-            return dict(self.settings)
-        known = class_of(method).setting_names()
-        return {key: value for key, value in self.settings.items() if key in known}
+        """What the recipe says of a method: all `settings` to its own; to another, those about the data.
+
+        What another method or preset is made of stays as it is. A preset that extends the recipe's own, such as an
+        ablation, differs from it in nothing else. What `methods` says of a method counts most.
+        """
+        of_one = dict(self.methods.get(method, {}))
+        if method == self.method:
+            return {**self.settings, **of_one}
+        cls, ours, theirs = class_of(method), preset_of(self.method), preset_of(method)
+        if cls is class_of(self.method) and ours.keys() <= theirs.keys():
+            kept = {key for key, value in theirs.items() if key not in ours or value != ours[key]}
+            told = set(self.settings)
+        else:
+            kept, told = {*theirs, *cls.settings_of_its_own}, {*OF_THE_DATA} & {*cls.setting_names()}
+        return {key: value for key, value in self.settings.items() if key in told - kept} | of_one
 
     def read(
         self, table: str | Path, *, folder: str | Path | None = None, cache: str | Path | None = None, **columns: Any
@@ -117,6 +133,7 @@ def _checked(told: dict[str, Any], name: str) -> Recipe:
         ("rows", [f.name for f in fields(Selection)]),
         ("reading", [f.name for f in fields(Reading)]),
         ("settings", None),  # the method knows them
+        ("methods", None),
     ):
         part = told.setdefault(section, {})
         if not isinstance(part, dict):
@@ -131,7 +148,8 @@ def _checked(told: dict[str, Any], name: str) -> Recipe:
     check_types(found)
     for part in (found.rows, found.spec(TableSpec(), {}, {}), Reading(**found.reading)):
         check_types(part)
-    found.build()
+    for method in (found.method, *found.methods):
+        found.build(method)
     return found
 
 

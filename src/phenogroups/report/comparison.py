@@ -19,7 +19,7 @@ from phenogroups.evaluation.scores import SCORE_NAMES
 from phenogroups.report.figures import COLORS, COLUMN, GRAY, STYLE, Panel, as_file, scatter, shorten, square
 from phenogroups.report.page import comparison_page
 from phenogroups.report.sentences import comparison_sentences
-from phenogroups.report.tables import OUTPUTS, latex_table, latex_text, legend, shown_columns, table_rows
+from phenogroups.report.tables import DEVIATION, OUTPUTS, latex_table, latex_text, legend, shown_columns, table_rows
 from phenogroups.training.cells import Cell, Found
 from phenogroups.training.run import versions
 
@@ -44,7 +44,7 @@ def write_comparison(
     unit = "train/validation splits" if about["splits"] else "seeds"
     caption = (
         f"Balanced accuracies on {latex_text(study.cohort.name)}, mean$\\pm$deviation over {about['seeds']} "
-        f"{unit}. (*) indicates that the best method is significantly better ($p \\leq {ALPHA}$) than every "
+        f"{unit}; {DEVIATION.replace('n - 1', '$n-1$').replace('by n', 'by $n$')}. (*) indicates that the best method is significantly better ($p \\leq {ALPHA}$) than every "
         "other by Welch's two-sample t-test."
     )
     if len({kind for kind in kinds.values() if kind != KINDS[-1]}) > 1:

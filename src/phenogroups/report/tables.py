@@ -16,6 +16,7 @@ from phenogroups.evaluation.ranking import ALPHA, COSTS, RANKED, TITLES
 from phenogroups.evaluation.scores import SCORE_NAMES, Scores
 
 # the files of a comparison
+DEVIATION = "the deviation is that of a sample (divided by n - 1); the paper's tables divide by n"
 OUTPUTS = ("compare.csv", "summary.csv", "compare.json", "table.tex", "compare.png", "compare.svg")
 OUTPUTS += ("compare.html", "embeddings.png", "embeddings.svg")
 NO_HEAD, FAILED = "×", "failed"
@@ -193,9 +194,9 @@ def legend(summary: pd.DataFrame) -> list[str]:
     """The meaning of the marks that occur in the table."""
     ranked = [column for column in shown_columns(summary) if column in RANKED]
     several = (summary["seeds"] > 1).any()
-    said = [
-        "Mean±deviation over seeds; bold: the best mean." if several else "At most one seed: no deviation, no test."
-    ]
+    said = ["At most one seed: no deviation, no test."]
+    if several:
+        said = [f"Mean±deviation over seeds; bold: the best mean. {DEVIATION[0].upper()}{DEVIATION[1:]}."]
     if any(summary[f"{column}_star"].any() for column in ranked):
         said.append(f"*: better than every other method by Welch's t-test, p <= {ALPHA}; upper bounds not counted.")
     if any(summary.loc[summary["seeds"] > 0, f"{column}_mean"].isna().any() for column in ranked):

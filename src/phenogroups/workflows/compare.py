@@ -28,6 +28,7 @@ from phenogroups.evaluation.ranking import KINDS, RANKED
 from phenogroups.evaluation.scores import SCORE_NAMES, score
 from phenogroups.methods import METHODS, Method, Prediction, build_method, settings_of
 from phenogroups.methods.registry import class_of
+from phenogroups.recipes import Recipe
 from phenogroups.report import tables
 from phenogroups.report.tables import OUTPUTS
 from phenogroups.training.cells import Cell, Cells, Found
@@ -103,6 +104,7 @@ def compare(
     splits: int | None = None,
     n_subgroups: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    recipe: Recipe | None = None,
     test: Cohort | None = None,
     held_out: float | None = None,
     isolated: bool = True,
@@ -124,11 +126,14 @@ def compare(
     seeds
         Number of seeds, by default 3. Each seed holds out another part of the cohort, the same for all methods.
     splits
-        Instead of seeds: number of divisions into a training and a validation part.
+        Instead of seeds: number of divisions into a training and a validation part. Subjects whom the cohort itself
+        holds out are the test cohort of every division (paper, Section 4).
     n_subgroups
         Number of subgroups to look for; by default as many as are known, or 2.
     settings
         Settings of all methods that have them, or of one: ``{"epochs": 20, "simclr.temperature": 0.5}``.
+    recipe
+        What is said of each method unless `settings` say otherwise: its `settings_of` the method.
     test
         Other subjects to score; all of the cohort is then trained on.
     held_out
@@ -157,7 +162,7 @@ def compare(
     folder, runs = Path(folder), _number_of_runs(seeds, splits)
     study = _study(cohort, test, held_out, splits)
     k = n_subgroups if n_subgroups is not None else max(study.known_subgroups, 2)
-    built = build_methods(methods, settings or {}, k)
+    built = build_methods(methods, settings or {}, k, recipe)
     check_folder(folder)
     for run in range(runs):  # said before anything is trained
         train = study.parts(run)[0]
@@ -185,7 +190,9 @@ def compare(
             return Comparison(*write_comparison(folder, study, found, kinds, about), ran, folder)
 
 
-def build_methods(names: Sequence[str], settings: Mapping[str, Any], n_subgroups: int) -> dict[str, Method]:
+def build_methods(
+    names: Sequence[str], settings: Mapping[str, Any], n_subgroups: int, recipe: Recipe | None = None
+) -> dict[str, Method]:
     """Each method with its settings; raises where a name or a setting is wrong."""
     names = [names] if isinstance(names, str) else list(names)
     names = list(METHODS) if "all" in names else list(dict.fromkeys(names))
@@ -195,7 +202,8 @@ def build_methods(names: Sequence[str], settings: Mapping[str, Any], n_subgroups
     if strange:
         raise ValueError(f"Expected methods among {', '.join(METHODS)}, or all. Received: {', '.join(strange)}.")
     known = {name: class_of(name).setting_names() for name in names}
-    chosen: dict[str, dict[str, Any]] = {name: {"n_subgroups": n_subgroups} for name in names}
+    told = {name: {} if recipe is None else recipe.settings_of(name) for name in names}
+    chosen: dict[str, dict[str, Any]] = {name: {**told[name], "n_subgroups": n_subgroups} for name in names}
     for key in sorted(settings, key=lambda key: "." in key):  # what is meant for one method counts more
         name, _, setting = key.rpartition(".")
         if setting in ("seed", "n_subgroups"):
@@ -410,4 +418,4 @@ def _study(cohort: Cohort | Study, test: Cohort | None, held_out: float | None, 
     share = held_out if held_out is not None else VALIDATION if splits is not None else usual
     if share is not None and not 0 < share < 1:
         raise ValueError(f"Expected a share between 0 and 1 to hold out. Received: {share}.")
-    return replace(study, held_out=share)
+    return replace(study if splits is None else study.with_fixed_test(), held_out=share)
