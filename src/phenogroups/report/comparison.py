@@ -44,8 +44,8 @@ def write_comparison(
     unit = "train/validation splits" if about["splits"] else "seeds"
     caption = (
         f"Balanced accuracies on {latex_text(study.cohort.name)}, mean$\\pm$deviation over {about['seeds']} "
-        f"{unit}; {DEVIATION.replace('n - 1', '$n-1$').replace('by n', 'by $n$')}. (*) indicates that the best method is significantly better ($p \\leq {ALPHA}$) than every "
-        "other by Welch's two-sample t-test."
+        f"{unit}; {DEVIATION.replace('n - 1', '$n-1$').replace('by n', 'by $n$')}. (*) indicates that the "
+        f"best method is significantly better ($p \\leq {ALPHA}$) than every other by Welch's two-sample t-test."
     )
     if len({kind for kind in kinds.values() if kind != KINDS[-1]}) > 1:
         caption += " Upper methods are trained on patients only."
