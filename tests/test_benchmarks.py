@@ -3,8 +3,10 @@
 import importlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from phenogroups.data.cohort import CohortError
@@ -68,3 +70,53 @@ def test_pairs_of_digits_are_counted_by_the_parity_of_their_sum(script, tmp_path
     assert [row["pair"] for row in found["pairs"]] == [[0, 1], [0, 2]]
     assert found["summary"]["even sum"]["pairs"] == found["summary"]["odd sum"]["pairs"] == 1
     assert "all: " in capsys.readouterr().out
+
+
+def test_numbers_of_real_pictures(script, tmp_path, capsys, monkeypatch):
+    number = script("number")
+    asked = number.Number(
+        kind="scikit-learn", data=tmp_path, none=2, planted=1, shuffled=1, json=tmp_path / "number.json"
+    )
+    cohorts = list(asked.cohorts())
+    assert cohorts == [(1, "one", 100), (1, "shuffled", 100), (2, "equal", 100), (3, "equal", 100), (4, "equal", 100),
+                       (1, "same", 101)]  # fmt: skip
+    pool = asked.pool()
+    for planted, sizes, seed in cohorts:
+        cohort = pool.draw(planted, sizes, seed)
+        digits = [int(digit) for digit in cohort.name.split("-")]
+        assert all(digit % 2 for digit in digits)
+        of = {row.tobytes(): digit for row, digit in zip(pool.inputs, pool.kind, strict=True)}
+        ill, well = ({of[row.tobytes()] for row in cohort.inputs[cohort.diagnosis == k]} for k in (1, 0))
+        if sizes == "same":
+            assert ill == well == set(digits)
+        elif sizes == "shuffled":
+            assert len(ill & well) > 5
+        else:
+            assert ill == set(digits)
+            assert not ill & well
+    answers = iter([1, 2, 2, 5, 4, 1])  # to the cohorts, in their order
+    choice = pd.DataFrame({"gap": [0.1], "stability": [0.9]})
+    monkeypatch.setattr(
+        number, "number_of_subgroups", lambda *_: number_answer(subgroups=next(answers), criteria=choice)
+    )
+    asked.run()
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "shuffled diagnosis: 0 of 1 right" in printed
+    assert "without subgroups: 2 of 2 right" in printed
+    assert "with subgroups: 2 of 3 right" in printed
+    assert "more than one too many: 1 of 3" in printed
+
+
+def number_answer(**said):
+    return SimpleNamespace(p=0.1, p_shuffled=0.1, reason="", **said)
+
+
+def test_strangers_of_drawn_pictures(script, tmp_path, capsys):
+    out = tmp_path / "strangers.json"
+    script("strangers").Strangers(data=tmp_path, kinds=("oct", "drawn"), seeds=1, subjects=40, json=out).run()
+    assert "oct is skipped" in capsys.readouterr().out
+    cells = json.loads(out.read_text())["cells"]
+    assert [(cell["by"], cell["model"], cell["new"]) for cell in cells] == [
+        ("lite0", "drawn", "drawn"), ("look", "drawn", "drawn"),
+    ]  # fmt: skip
+    assert cells[0]["known"] == 24

@@ -75,6 +75,7 @@ def eyes():
         label = "NNNNNNDGCAMH"[i // 2 % 12]
         rows.append(
             {"ID": i // 2, "Patient Age": 50 + i, "Patient Sex": "Male", "labels": f"['{label}']", "filename": name}
+            | {letter: int(letter == label) for letter in "NDGCAHMO"}
         )
     pd.DataFrame(rows).to_csv("ODIR/full_df.csv", index=False)
 

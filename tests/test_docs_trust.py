@@ -44,6 +44,8 @@ def test_the_text_has_the_rule_of_the_code():
         f"{choosing.ENCODERS} encoders",
     ):  # fmt: skip
         assert text in TEXT, text
+    assert number.GAP_SHARE == 1 / 3
+    assert "at least a third of what is\nmissing with a smaller number" in TEXT
     columns = {
         "gain",
         "gap",

@@ -45,9 +45,13 @@ def people(seed: int = 0) -> Cohort:
 
 
 def bits(folder: Path) -> dict[str, str]:
-    """A checksum of every file of a run, but for its seconds and for its log, which has times."""
+    """A checksum of every file of a run, without seconds, the log, and when and how it was asked for."""
     files = [path for path in folder.iterdir() if path.name != "log.txt"]
     found = {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
+    recipe = json.loads((folder / "recipe.json").read_text())
+    found["recipe.json"] = json.dumps(
+        {name: value for name, value in recipe.items() if name not in ("date", "command")}
+    )
     if "history.csv" in found:
         found["history.csv"] = pd.read_csv(folder / "history.csv").drop(columns="seconds").to_csv()
     return found

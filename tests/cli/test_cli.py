@@ -110,7 +110,7 @@ def test_discover_then_predict_features(features_csv, tmp_path, capsys):
     assert "3 subjects assigned" in capsys.readouterr().out
     rows = pd.read_csv(tmp_path / "new.subgroups.csv")
     columns = ["subject", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient"]
-    columns += ["distance_A", "distance_B", "problem"]
+    columns += ["distance_A", "distance_B", "strangeness", "remark", "problem"]
     assert list(rows.columns) == columns
     assert list(rows["subject"]) == ["row1", "row2", "row3"]
 

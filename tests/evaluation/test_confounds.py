@@ -244,3 +244,14 @@ def test_a_thousand_subjects_take_about_a_second(draw):
     began = time.process_time()
     associations(q, ill, covariates)
     assert time.process_time() - began < 5  # measured: about 1, on a busy core
+
+
+def test_an_amount_that_hardly_anybody_has_gives_finite_numbers():
+    """As near-white pixels of drawn brains: in many resamples nobody has any."""
+    rng = np.random.default_rng(0)
+    subgroup = 0.1 + 0.8 * np.eye(2)[rng.integers(0, 2, 42)]
+    amount = np.zeros(42)
+    amount[[3, 24]] = 0.001, 0.002  # a patient and a control
+    table = associations(subgroup, np.arange(42) % 2, pd.DataFrame({"near_white": amount}))
+    numbers = table[["value", "low", "high"]].to_numpy(float)
+    assert ((numbers >= 0) & (numbers <= 1)).all()

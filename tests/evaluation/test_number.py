@@ -7,7 +7,7 @@ import torch
 
 from phenogroups.clustering.structure import path
 from phenogroups.data.examples.drawn_table import drawn_table
-from phenogroups.evaluation.number import choose, decide, stability, unexplained
+from phenogroups.evaluation.number import choose, decide, of_the_disease, stability, unexplained
 
 PASSING = {"gain": 0.5, "p_gain": 0.001, "gap": 0.2, "p_gap": 0.001, "stability": 0.9}
 
@@ -38,6 +38,35 @@ def test_each_test_alone_is_enough_to_find_none(failing, word):
 def test_a_step_that_adds_little_is_not_taken():
     assert decide(criteria({}, {"gain": 0.24})).subgroups == 2
     assert decide(criteria({}, {"gain": 0.26})).subgroups == 3
+
+
+def test_gaps_far_narrower_than_with_fewer_are_not_taken():
+    found = decide(criteria({"gap": 0.4}, {"gap": 0.13}))
+    assert found.subgroups == 2
+    assert "with 3, the gaps are far narrower than with fewer" in found.reason
+    assert decide(criteria({"gap": 0.4}, {"gap": 0.14})).subgroups == 3
+    assert decide(criteria({"gap": 0.1}, {"gap": 0.4})).subgroups == 3
+
+
+def test_groups_that_controls_have_too_are_none_of_the_disease():
+    found = of_the_disease(decide(criteria({}, {})), 0.02)
+    assert (found.subgroups, found.p_shuffled) == (1, 0.02)
+    assert found.reason.startswith("No subgroups of the disease: the patients fall into 3 groups")
+    assert of_the_disease(decide(criteria({}, {})), 0.01).subgroups == 3
+
+
+def test_a_shuffled_diagnosis_is_given_no_subgroups_though_everybody_has_groups():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 8))
+    x[:, 0] += 9 * (np.arange(600) % 2)
+    diagnosis = rng.permutation(np.arange(600) < 300).astype(int)
+    found = choose([x], diagnosis, pd.DataFrame(index=range(600)), most=3, surrogates=9)
+    assert found.criteria["passes"][0]
+    assert found.subgroups == 1
+    assert found.reason.startswith("No subgroups of the disease")
+    ill = np.arange(600) < 300  # the same groups, of the patients only
+    x[~ill, 0] = rng.normal(4.5, 1, 300)  # as ill on average: the axis of severity is removed
+    assert choose([x], ill.astype(int), pd.DataFrame(index=range(600)), most=3, surrogates=9).subgroups == 2
 
 
 def test_fewer_than_asked_for_is_none():

@@ -81,7 +81,13 @@ EVIDENCE = Evidence(
         "next_step": "Adjust for the pen.",
     },
     stability=pd.DataFrame(
-        {"what": ["other starts"], "agreement": [0.91], "by_chance": [0.02], "meaning": ["The same are found again."]}
+        {
+            "what": ["other starts"],
+            "agreement": [0.91],
+            "by_chance": [0.02],
+            "n": [40],
+            "meaning": ["The same are found again."],
+        }
     ),
 )
 

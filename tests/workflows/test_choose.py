@@ -42,7 +42,7 @@ def test_discover_says_no_subgroups_and_trains_nothing(tmp_path, capsys):
     assert cli.main(["discover", rows, "--out", str(tmp_path / "run"), *ASKED]) == 0
     assert "No subgroups: with 2, " in capsys.readouterr().out
     files = {path.name for path in (tmp_path / "run").iterdir()}
-    assert files == {"choice.json", "criteria.csv", "log.txt", "recipe.json", "report.html"}
+    assert files == {"choice.json", "criteria.csv", "log.txt", "recipe.json", "report.html", "verdict.json"}
     page = (tmp_path / "run" / "report.html").read_text()
     assert "No subgroups" in page
     assert "What varies most among the patients" in page

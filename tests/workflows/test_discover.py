@@ -145,7 +145,18 @@ def test_a_model_of_an_earlier_version_predicts_without_distances(made, tmp_path
     recipe = json.loads((copy / "recipe.json").read_text())
     write_model(copy, {key: recipe[key] for key in ("method", "settings", "input_shape", "table")}, tensors)
     predict_table(copy, home / "subjects.csv", tmp_path / "out.csv")
-    columns = ["subject", "subgroup", "p_A", "p_B", "confidence", "undecided", "p_patient", "problem"]
+    columns = [
+        "subject",
+        "subgroup",
+        "p_A",
+        "p_B",
+        "confidence",
+        "undecided",
+        "p_patient",
+        "strangeness",
+        "remark",
+        "problem",
+    ]
     assert list(pd.read_csv(tmp_path / "out.csv").columns) == columns
     as_learned = load(copy).predict_subgroup_proba(cohort)  # its letters were those of the network
     np.testing.assert_array_equal(as_learned[:, found.method.by_size_], found.method.predict_subgroup_proba(cohort))

@@ -8,12 +8,14 @@ import nibabel
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 from closeness import ABSOLUTE, RELATIVE
 from phenogroups import cli
 from phenogroups.data import streaming
 from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.data.inputs import read_inputs
 from phenogroups.data.opening import open_table
 from phenogroups.data.reading import ImagePath, Reading
@@ -60,9 +62,10 @@ def test_a_broken_file_costs_its_row_only(home, tmp_path, capsys, small_blocks, 
     out, options = tmp_path / "out.csv", ["--cache", str(tmp_path / "cache")] if cache else []
     assert cli.main(["predict", str(home / "run"), str(home / "spoilt.csv"), "--out", str(out), *options]) == 3
     printed = capsys.readouterr()
-    assert "16 of 20 subjects assigned" in printed.out
-    assert "4 subjects have no subgroup; the column problem says why" in printed.err
+    assert "4 subjects could not be assigned; the column problem says why" in printed.err
     found, words = pd.read_csv(out), pd.read_csv(out, dtype=str, keep_default_na=False)
+    assert f"{(words['subgroup'] != '').sum()} of 20 subjects assigned" in printed.out
+    assert found["p_A"].notna().sum() == 16
     assert list(found["subject"]) == [f"s{i}" for i in range(20)]
     for row, why in BROKEN.items():
         assert f"row {row + 1} (s{row}): " in printed.err
@@ -86,7 +89,9 @@ def test_the_same_as_in_one_go(home, tmp_path, small_blocks):
     found = pd.read_csv(tmp_path / "out.csv")
     np.testing.assert_allclose(found[["p_A", "p_B"]], expected.subgroup, rtol=RELATIVE, atol=ABSOLUTE)
     np.testing.assert_allclose(found["p_patient"], expected.diagnosis, rtol=RELATIVE, atol=ABSOLUTE)
-    assert list(found["subgroup"]) == [("A", "B")[k] for k in expected.subgroup.argmax(axis=1)]
+    letters = np.array(["A", "B"])[expected.subgroup.argmax(axis=1)]
+    has_one = found["remark"].isna()
+    assert list(found["subgroup"][has_one]) == list(letters[has_one])
     assert found["problem"].isna().all()
 
 
@@ -204,3 +209,79 @@ def test_what_overflows_has_no_subgroup(tmp_path):
     assert found.broken == (written["problem"] != "").sum() == 1
     assert written["subgroup"][4] == ""
     assert json.loads((tmp_path / "run" / "recipe.json").read_text())["format"] == 1
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """A run of two kinds of patients in ten features, and subjects whom it has not seen."""
+    folder = tmp_path_factory.mktemp("tables")
+    cohort = drawn_table(600, 10, 2, separation=8, seed=0)
+    names = [f"f{i}" for i in range(10)]
+    rows = pd.DataFrame(cohort.inputs, columns=names).assign(dx=cohort.diagnosis)
+    spec = TableSpec(diagnosis="dx", features=tuple(names))
+    discover(Cohort.from_table(rows[:300], **vars(spec)), DeepUCSL(), folder / "run", table=asdict(spec))
+    return folder, rows[300:]
+
+
+def test_who_is_probably_not_a_patient_has_probabilities_and_no_subgroup(tables, tmp_path):
+    folder, new = tables
+    new.to_csv(tmp_path / "new.csv", index=False)
+    said = predict_table(folder / "run", tmp_path / "new.csv", tmp_path / "out.csv")
+    found = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    well = found["p_patient"] < 0.5
+    assert (well == (new["dx"] == 0).to_numpy()).mean() > 0.9
+    assert (found["subgroup"][well] == "").all()
+    assert found["remark"][well].str.startswith("probably not a patient").all()
+    assert found[["p_A", "p_B", "confidence"]].notna().all(axis=None)
+    assert found["subgroup"][~well & (found["strangeness"] <= 1)].isin(["A", "B"]).all()
+    assert said.no_patients == well.sum()
+    assert f"{well.sum()} probably not a patient" in str(said)
+
+
+def test_strangers_are_marked_and_most_of_its_own_kind_are_not(tables, tmp_path):
+    folder, new = tables
+    own, strangers = new.copy(), new.copy()
+    names = [name for name in new if name != "dx"]
+    strangers[names] = np.random.default_rng(0).normal(size=(len(new), len(names))) * 30
+    pd.concat([own, strangers]).to_csv(tmp_path / "new.csv", index=False)
+    said = predict_table(folder / "run", tmp_path / "new.csv", tmp_path / "out.csv", note=(notes := []).append)
+    found = pd.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    marked = (found["strangeness"] > 1).to_numpy()
+    assert marked[: len(own)].mean() <= 0.05
+    assert marked[len(own) :].mean() >= 0.95
+    assert (found["subgroup"][marked] == "").all()
+    assert found["remark"][marked].str.endswith("unlike all training subjects").all()
+    assert said.strangers == marked.sum()
+    assert bool(notes) == (marked.mean() > 0.5)
+    strangers.to_csv(tmp_path / "strangers.csv", index=False)
+    predict_table(folder / "run", tmp_path / "strangers.csv", tmp_path / "out.csv", note=notes.append)
+    assert "The model was not made for them" in notes[-1]
+
+
+def test_a_model_of_an_earlier_version_knows_no_strangers(tables, tmp_path):
+    folder, new = tables
+    method = load(folder / "run")
+    old = {name: value for name, value in method.state().items() if not name.startswith("familiar.")}
+    assert np.isnan(DeepUCSL().restore((10,), old).strangeness(new.drop(columns="dx").to_numpy())).all()
+    spoilt = {**method.state(), "familiar.center": torch.zeros(9, dtype=torch.float64)}
+    with pytest.raises(ValueError, match=r"Expected familiar.center of shape \(10,\)"):
+        DeepUCSL().restore((10,), spoilt)
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 16), (2, 8, 8, 8)])
+def test_images_and_volumes_have_strangers_too(shape):
+    rng = np.random.default_rng(0)
+
+    def drawn(count):
+        """Smooth: a bright ball whose place and brightness vary."""
+        at = np.stack(np.meshgrid(*[np.linspace(-1, 1, side) for side in shape[1:]], indexing="ij"))
+        middle = rng.normal(0, 0.1, (count, len(shape) - 1, *[1] * (len(shape) - 1)))
+        ball = np.exp(-3 * ((at - middle) ** 2).sum(1)) * rng.uniform(0.7, 1, (count, *[1] * (len(shape) - 1)))
+        return (np.repeat(ball[:, None], shape[0], axis=1) + rng.normal(0, 0.02, (count, *shape))).astype(np.float32)
+
+    method = PlainKMeans().fit(Cohort(drawn(200), np.arange(200) % 2))
+    again = PlainKMeans().restore(shape, method.state())
+    own, noise = drawn(200), rng.random((50, *shape)).astype(np.float32)
+    assert (again.strangeness(own) > 1).mean() <= 0.05
+    assert (again.strangeness(noise) > 1).all()
+    np.testing.assert_array_equal(again.strangeness(own), method.strangeness(own))

@@ -369,7 +369,8 @@ class Check(Asked):
 class Predict:
     """Assign the subjects of a new table to the subgroups of an earlier run; needs no diagnosis.
 
-    A file that cannot be read costs its row only: it is named, the others are assigned, and the exit code is 3.
+    A file that cannot be read costs its row only: it is named, the others are assigned, and the exit code is 3. Who is
+    probably not a patient, or unlike all training subjects, has probabilities and a remark instead of a subgroup.
     """
 
     run_folder: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -399,7 +400,7 @@ class Predict:
             )  # fmt: skip
         say(str(found))
         if found.broken:
-            note(f"{found.broken} subjects have no subgroup; the column problem says why.")
+            note(f"{found.broken} subjects could not be assigned; the column problem says why.")
         return INCOMPLETE if found.broken else 0
 
 

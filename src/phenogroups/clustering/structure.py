@@ -150,7 +150,10 @@ def grow(
     q, level = climbed(split_at_random(z, q, starts, rng), FIRST_LOOK)
     best = level.topk(min(kept, level.shape[1]), 1).indices
     q, level = climbed(q[each, best], CLIMB)
-    level, winner = level.max(1)
+    # of local optima that describe about equally well, the one with the wider gap
+    apart = gap_between(repeated(q.shape[1]), q.flatten(0, 1)).view(level.shape)
+    winner = (level + apart).argmax(1)
+    level = level[each[:, 0], winner]
     return torch.where(level.isinf(), reached, level), q[each[:, 0], winner]
 
 

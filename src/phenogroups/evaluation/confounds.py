@@ -33,6 +33,7 @@ REACHED = 0.7  # of the patients' share at the end of a subgroup, from which con
 LARGE = 0.5  # an effect of which a nuisance is likely all there is; 0.5 is "large" in Cohen's words
 PERMUTATIONS = 4999  # at least
 RESAMPLES = 1000
+ROUNDING = 1e-12  # share of the squares of ranks below which a variance is rounding error
 LEAST_KNOWN = 20  # subjects whose covariate is known, for a test
 LEAST_SHARED = 5  # subjects with the same code; rarer codes count together as one
 LEAST_ARRANGEMENTS = 1000  # of groups, without which no p is small
@@ -332,4 +333,7 @@ def _of_tables(tables: np.ndarray, kind: str) -> np.ndarray:
     count, ranks, squares = np.moveaxis(tables, 2, 0)
     middle = np.square(ranks.sum(axis=1)) / count.sum(axis=1)
     between = (np.square(ranks) / np.maximum(count, tiny)).sum(axis=1) - middle
-    return between / np.maximum(squares.sum(axis=1) - middle, tiny)
+    spread = squares.sum(axis=1) - middle
+    # in a resample in which all have the same amount, nothing is left but rounding
+    varies = spread > ROUNDING * squares.sum(axis=1)
+    return np.where(varies, between / np.where(varies, spread, 1), 0.0)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import t as student
 from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import SplineTransformer
 from torch import Tensor
@@ -29,8 +30,9 @@ WINSORISE = 2.5  # deviations beyond which a coordinate is pulled in
 RUNS = 5  # that stability compares, each without another fifth of the patients
 KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be known to be taken out
 # the rule: a number of subgroups passes if
-SURE = 0.01  # p of its gain is at most this,
+SURE = 0.01  # p of its gain is at most this, and later p_shuffled of the number chosen,
 GAP = 0.03  # between any two subgroups at least this share is missing,
+GAP_SHARE = 1 / 3  # and at least this much of the widest such gap of a smaller number: styles of one kind gape less,
 SHARE_OF_BEST = 0.5  # it gains at least this much of what the best smaller number gained,
 STABLE = 0.6  # and runs agree at least so much about patients that they have not seen
 
@@ -44,7 +46,7 @@ class Choice:
     subgroups: int  # 1: there are none
     reason: str  # in a sentence
     p: float  # that a cohort without groups shows as much: gain and gap of any number of subgroups
-    p_shuffled: float  # that patients named at random are set apart so much more than the controls
+    p_shuffled: float  # that patients named at random are parted so much more than the controls; decides too
     criteria: pd.DataFrame  # one row per number of subgroups
 
 
@@ -95,19 +97,48 @@ def choose(
     choice = decide(pd.DataFrame(rows), least)
     told("shuffled diagnoses")
     k = max(choice.subgroups, least)
-    return replace(choice, p_shuffled=shuffled(embeddings, is_patient, covariates, k, surrogates, seed))
+    return of_the_disease(choice, shuffled(embeddings, is_patient, covariates, k, surrogates, seed))
+
+
+@dataclass(frozen=True)
+class Test:
+    """What a number of subgroups has to pass; series have one value for each number."""
+
+    asked: str
+    failing: str  # the answer, if it fails
+    values: pd.Series
+    passes: pd.Series
+
+
+def tests(criteria: pd.DataFrame) -> list[Test]:
+    """The rule by which a number of subgroups is decided on."""
+    gain, gap = criteria["gain"], criteria["gap"]
+    share, of_widest = gain / gain.cummax(), gap / gap.cummax()
+    return [
+        Test(
+            f"More structure than in patients without groups (p at most {SURE})", "chance alone gains as much",
+            criteria["p_gain"], criteria["p_gain"] <= SURE,
+        ),
+        Test(f"A gap between any two (at least {GAP})", "no gap lies between some of them", gap, gap >= GAP),
+        Test(
+            f"Gaps about as wide as with fewer subgroups (at least {GAP_SHARE:.2g} of the widest)",
+            "the gaps are far narrower than with fewer", of_widest,
+            (gap < GAP) | (gap >= GAP_SHARE * gap.cummax()),  # where there is no gap, that has been said
+        ),
+        Test(
+            f"Adds to what fewer subgroups tell (at least {SHARE_OF_BEST} of the best)",
+            "they add little to what fewer tell", share, gain >= SHARE_OF_BEST * gain.cummax(),
+        ),
+        Test(
+            f"Runs agree on patients they have not seen (at least {STABLE})",
+            "runs without some patients put them elsewhere", criteria["stability"], criteria["stability"] >= STABLE,
+        ),
+    ]  # fmt: skip
 
 
 def decide(criteria: pd.DataFrame, least: int = 2) -> Choice:
-    """The largest number of subgroups that passes all four tests; none if no number does."""
-    fails = pd.DataFrame(
-        {
-            "chance alone gains as much": criteria["p_gain"] > SURE,
-            "no gap lies between some of them": criteria["gap"] < GAP,
-            "they add little to what fewer tell": criteria["gain"] < SHARE_OF_BEST * criteria["gain"].cummax(),
-            "runs without some patients put them elsewhere": criteria["stability"] < STABLE,
-        }
-    )
+    """The largest number of subgroups that passes all tests; none if no number does."""
+    fails = pd.DataFrame({test.failing: ~test.passes for test in tests(criteria)})
     criteria = criteria.assign(passes=~fails.any(axis=1))
     # a number of subgroups needs both, and so many numbers were tried (Bonferroni)
     p = float(min(1.0, len(criteria) * criteria[["p_gain", "p_gap"]].max(axis=1).min()))
@@ -131,6 +162,17 @@ def decide(criteria: pd.DataFrame, least: int = 2) -> Choice:
     return Choice(k, reason, p, np.nan, criteria)
 
 
+def of_the_disease(choice: Choice, p_shuffled: float) -> Choice:
+    """The choice, or none where patients named at random are parted as much: then controls have the subgroups too."""
+    if choice.subgroups == 1 or p_shuffled <= SURE:
+        return replace(choice, p_shuffled=p_shuffled)
+    reason = (
+        f"No subgroups of the disease: the patients fall into {choice.subgroups} groups, but controls do so about as "
+        "much, and so do patients named at random."
+    )
+    return replace(choice, subgroups=1, reason=reason, p_shuffled=p_shuffled)
+
+
 def shuffled(
     embeddings: list[np.ndarray],
     is_patient: np.ndarray,
@@ -139,8 +181,9 @@ def shuffled(
     times: int = 19,
     seed: int = 0,
 ) -> float:
-    """The share of shuffled diagnoses with which `k` subgroups are as specific to the patients as they are in truth.
+    """The chance that `k` subgroups of a shuffled diagnosis are as specific to the patients as those of the true one.
 
+    By Student's law, as ranks of nineteen shuffles could not say less than 0.05; not trusted below 0.001.
     The encoders are not trained anew: they know the true diagnoses, which makes the shuffled cohorts more structured
     and the test more cautious.
     """
@@ -153,8 +196,9 @@ def shuffled(
         return specificity([tied_mixture(patients, k, start=q, max_iterations=0)], patients, controls)[0]
 
     truly = specific(is_patient)
-    as_much = sum(specific(rng.permutation(is_patient)) >= truly for _ in range(times))
-    return (1 + as_much) / (1 + times)
+    by_chance = np.array([specific(rng.permutation(is_patient)) for _ in range(times)])
+    spread = max(by_chance.std(ddof=1) * np.sqrt(1 + 1 / times), 1e-12)
+    return float(max(student.sf((truly - by_chance.mean()) / spread, times - 1), 0.001))
 
 
 def disease_vectors(embeddings: list[np.ndarray], is_patient: np.ndarray, covariates: pd.DataFrame) -> Tensor:

@@ -14,19 +14,25 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
+from phenogroups.clustering.familiar import Familiar, fit_familiar
 from phenogroups.clustering.matching import largest_first
+from phenogroups.data.batches import read_in_blocks
 from phenogroups.data.cohort import CONTROL, PATIENT, Cohort, CohortError
 from phenogroups.data.labels import patient_value
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.documentation import complete_docstring
 from phenogroups.methods.prediction import Prediction
-from phenogroups.methods.registry import MEANS, METHODS, ORDER, from_json, name_of, register, settings_of
+from phenogroups.methods.registry import FAMILIAR, MEANS, METHODS, ORDER, from_json, name_of, register, settings_of
 from phenogroups.methods.settings import AtLeast, check_limits, check_shapes
-from phenogroups.training.checkpoint import Checkpoint
+from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.looks import look, size_of_look
+from phenogroups.training.checkpoint import Checkpoint, without_prefix
 from phenogroups.training.distributed import communicator
 from phenogroups.training.em import Progress
+from phenogroups.training.embedding import embed_once
 from phenogroups.training.run import check_writable, new_run_folder, write_model
 
+KNOWN = 1000  # training subjects, at most, that a new subject is compared with
 Find = Callable[[np.ndarray], np.ndarray]  # from vectors (n, dims) to the subgroup of each (n,)
 
 
@@ -146,6 +152,8 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         labels = np.where(own.is_patient, found.subgroup.argmax(axis=1), -1)
         self.labels_ = self.comm.gather(torch.as_tensor(labels)).numpy()
         self.subgroup_means_ = means_of(found.embedding, labels, self.n_subgroups, self.comm)
+        known = cohort[np.unique(np.linspace(0, len(cohort) - 1, KNOWN).astype(int))]
+        self.familiar_ = fit_familiar(self._looks(known.inputs), known.group, seed=self.seed)
         return found
 
     def _number(self, order: np.ndarray) -> None:
@@ -280,14 +288,51 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
                 raise ValueError(f"Expected names of the features of {self.input_shape_}. Received: {len(names)}.")
             self.feature_names_in_ = np.array(names, dtype=object)
 
+    def strangeness(self, X: Cohort | ArrayLike) -> np.ndarray:
+        """Measure how unlike all training subjects each subject is, patients and controls alike.
+
+        Parameters
+        ----------
+        X
+            A cohort, or inputs as in `fit`. A diagnosis is not read.
+
+        Returns
+        -------
+        ndarray of shape (n_subjects,)
+            Mahalanobis distance to the training subjects: of the features of a table, of the embedding by a frozen
+            encoder, and otherwise of brightness, roughness and histogram of an image. Above 1 is a stranger, as 3 % of
+            held-out training subjects were. NaN if the model was saved by an earlier version.
+        """
+        check_is_fitted(self)
+        inputs = self._inputs(X)
+        if self.familiar_ is None:
+            return np.full(len(inputs), np.nan)
+        return self.familiar_.strangeness(self._looks(inputs)).numpy()
+
+    @property
+    def frozen_encoder(self) -> Encoder | None:
+        """The pretrained encoder that embeds images once, if there is one."""
+        return None
+
+    def _looks(self, inputs: Inputs) -> Tensor:
+        """(n, numbers): the vectors in which subjects are compared with those of training."""
+        if len(self.input_shape_) == 1:
+            return torch.tensor(np.asarray(inputs))
+        if self.frozen_encoder is not None:
+            return torch.as_tensor(embed_once(self.frozen_encoder, inputs))
+        return read_in_blocks(inputs, lambda x: {"look": look(x)})["look"]
+
     def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> Self:
         """Restore a fitted method from the tensors of `state`."""
         self.classes_, self.patient_ = np.array([CONTROL, PATIENT]), PATIENT
         self._accept(input_shape)
         # model files of earlier versions have neither
         self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None
-        self._restore({name: value for name, value in tensors.items() if name not in (MEANS, ORDER)})
+        familiar = without_prefix(FAMILIAR, tensors)
+        own = {MEANS, ORDER, *(f"{FAMILIAR}{name}" for name in familiar)}
+        self._restore({name: value for name, value in tensors.items() if name not in own})
         self._check_sizes(self.blank())
+        self.familiar_ = self._restored_familiar(familiar) if familiar else None
         as_learned = torch.arange(self.n_subgroups)
         order = tensors.get(ORDER, as_learned)
         if order.dtype != torch.int64 or not torch.equal(order.sort().values, as_learned):
@@ -298,7 +343,8 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     def state(self) -> dict[str, Tensor]:
         """All tensors of the model file, from which `restore` makes a fitted method."""
         own = {MEANS: torch.as_tensor(self.subgroup_means_), ORDER: torch.as_tensor(self.by_size_)}
-        return {**self.tensors(), **own}
+        familiar = {} if self.familiar_ is None else vars(self.familiar_)
+        return {**self.tensors(), **own, **{f"{FAMILIAR}{name}": value for name, value in familiar.items()}}
 
     def check_settings(self) -> None:
         """Raise where a setting is not of its declared type or below its limit, before anything is read or trained."""
@@ -364,6 +410,21 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
             check_shapes(self.beliefs_, subgroups=self.n_subgroups)
         if not all(values.is_floating_point() for values in blank.values()):
             raise ValueError("Expected tensors of floating numbers. Received: others.")
+
+    def _restored_familiar(self, tensors: dict[str, Tensor]) -> Familiar:
+        """Raise where the tensors that tell strangers do not fit the inputs."""
+        found = Familiar(**tensors)
+        dims, axes = self._numbers_of_look(), len(found.deviations)
+        sizes = {"center": (dims,), "scale": (dims,), "axes": (dims, axes), "deviations": (axes,)}
+        for name, value in tensors.items():
+            if value.dtype != torch.float64 or tuple(value.shape) != sizes.get(name, ()):
+                raise ValueError(f"Expected {FAMILIAR}{name} of shape {sizes.get(name, ())}. Received: {value.shape}.")
+        return found
+
+    def _numbers_of_look(self) -> int:
+        if len(self.input_shape_) == 1:
+            return self.input_shape_[0]
+        return size_of_look(self.input_shape_) if self.frozen_encoder is None else self.frozen_encoder.dim
 
     def _training_cohort(self, X: Any, y: Any, patient: Any) -> Cohort:
         if isinstance(X, Cohort):

@@ -28,6 +28,7 @@ from phenogroups.methods.deep_ucsl import DeepUCSL
 from phenogroups.methods.prediction import Prediction
 from phenogroups.methods.registry import build_method, class_of, name_of
 from phenogroups.methods.settings import AtLeast
+from phenogroups.networks.encoders import Encoder
 from phenogroups.training.checkpoint import Checkpoint, without_prefix
 from phenogroups.training.em import Progress
 
@@ -89,6 +90,10 @@ class Consensus(Method, name="consensus"):
     @property
     def by_lite0(self) -> bool:
         return self.run(0).by_lite0
+
+    @property
+    def frozen_encoder(self) -> Encoder | None:
+        return self.runs_[0].frozen_encoder
 
     @property
     def covariates(self) -> tuple[str, ...]:

@@ -355,6 +355,10 @@ class DeepMethod(Method):
         ]
 
     @property
+    def frozen_encoder(self) -> Encoder | None:
+        return self.eyes_
+
+    @property
     def whole_encoder(self) -> nn.Module:
         """From inputs to embeddings, with gradients: the frozen encoder, if there is one, and the trained one."""
         trained = self.encoder_of(self.network_)

@@ -78,6 +78,10 @@ class Foundation(WithoutNetwork, name="foundation"):
     def by_lite0(self) -> bool:
         return is_lite0(self.encoder, self.weights)
 
+    @property
+    def frozen_encoder(self) -> Encoder | None:
+        return self.encoder_
+
     def encoder_for(self, inputs: Inputs) -> str:
         """The name of the encoder that sees these inputs."""
         return default_encoder(inputs.shape[1:], self.weights, inputs) if self.encoder == "auto" else self.encoder

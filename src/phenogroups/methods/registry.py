@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from phenogroups.methods.base import Method
 
 MEANS, ORDER = "subgroup_means", "subgroup_order"  # names of these tensors in a model file
+FAMILIAR = "familiar."  # before the names of those that tell strangers
 
 RENAMED = {"settle": "recalibrate_batch_norm"}  # settings: name in earlier versions -> name now
 METHODS: dict[str, Callable[..., "Method"]] = {}  # filled by `Method.__init_subclass__` as classes are defined

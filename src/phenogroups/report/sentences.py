@@ -28,7 +28,7 @@ def choice_sentences(choice: Choice) -> list[str]:
     if choice.subgroups > 1:
         said.append(
             "If patients and controls are mixed up at random, subgroups that part the one so much more than the other "
-            f"appear with a probability of {choice.p_shuffled:.2g} (0.05 is the least that 19 trials can show)."
+            f"appear with a probability of {choice.p_shuffled:.2g} (estimated from 19 trials)."
         )
     return said
 

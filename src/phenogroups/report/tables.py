@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phenogroups.data.cohort import subgroup_letter
-from phenogroups.evaluation.number import GAP, SHARE_OF_BEST, STABLE, SURE
+from phenogroups.evaluation.number import tests
 from phenogroups.evaluation.ranking import ALPHA, COSTS, RANKED, TITLES
 from phenogroups.evaluation.scores import SCORE_NAMES, Scores
 
@@ -76,22 +76,13 @@ def criteria_rows(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
     """What each number of subgroups had to pass, with the threshold of each test; None where it was not computed."""
     if criteria is None or not {"subgroups", "gain", "p_gain", "gap", "stability", "passes"} <= {*criteria.columns}:
         return None
-    tests = {
-        f"More structure than in patients without groups (p at most {SURE})": (criteria["p_gain"], np.less_equal, SURE),
-        f"A gap between any two (at least {GAP})": (criteria["gap"], np.greater_equal, GAP),
-        f"Adds to what fewer subgroups tell (at least {SHARE_OF_BEST} of the best)": (
-            criteria["gain"] / criteria["gain"].cummax(), np.greater_equal, SHARE_OF_BEST,
-        ),
-        f"Runs agree on patients they have not seen (at least {STABLE})": (
-            criteria["stability"], np.greater_equal, STABLE,
-        ),
-    }  # fmt: skip
+    asked = tests(criteria)
     rows = []
     for i, row in enumerate(criteria.to_dict("records")):
-        found = [(values.iloc[i], is_good(values.iloc[i], limit)) for values, is_good, limit in tests.values()]
-        cells = [f"{value:.3g}: {'passes' if good else 'fails'}" for value, good in found]
+        cells = [f"{test.values.iloc[i]:.3g}: {'passes' if test.passes.iloc[i] else 'fails'}" for test in asked]
         rows.append([str(row["subgroups"]), *cells, "yes" if row["passes"] else "no"])
-    return {"columns": ["Subgroups", *tests, "Passes all"], "rows": rows, "words": [True] * (len(tests) + 2)}
+    columns = ["Subgroups", *(test.asked for test in asked), "Passes all"]
+    return {"columns": columns, "rows": rows, "words": [True] * len(columns)}
 
 
 def association_rows(confounds: pd.DataFrame | None) -> dict[str, Any] | None:

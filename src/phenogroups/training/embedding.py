@@ -60,19 +60,21 @@ def embed_once(encoder: Encoder, inputs: Inputs, device: torch.device | str = "c
     found = np.empty((len(inputs), encoder.dim), np.float32)
     block = np.empty((size, *inputs.shape[1:]), np.float32)
     waiting: list[tuple[int, bytes]] = []  # places and keys of the rows in `block`
+    computes = False  # nothing is said of embeddings that are only looked up
     for first, rows, keys in _read_ahead(inputs, size):
         for place, (row, key) in enumerate(zip(rows, keys, strict=True), start=first):
             known = store.find(name, key)
             if known is not None:
                 found[place] = known
                 continue
+            computes = True
             block[len(waiting)] = row
             waiting.append((place, key))
             if len(waiting) == size:
                 _embed_block(network, block, waiting, found, device)
                 store.add(name, [key for _, key in waiting], found[[place for place, _ in waiting]])
                 waiting.clear()
-        if progress is not None:
+        if progress is not None and computes:
             progress(first + len(rows) - len(waiting), len(inputs))
     if waiting:
         block[len(waiting) :] = block[0]

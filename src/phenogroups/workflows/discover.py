@@ -188,7 +188,7 @@ def write_run(
     diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in found.items()}
     own_scores = next(iter(scores.values()))
     weighed = weigh(method, trained, (test, new), own_scores.class_bacc, choice)
-    confounds, profiled, persons = weighed.confounds, weighed.profiles, weighed.persons
+    verdict, confounds, profiled, persons = weighed.verdict, weighed.confounds, weighed.profiles, weighed.persons
     answer = [] if choice is None else choice_sentences(choice)
     findings = summary(method, train, test, new, own_scores, tested=weighed.tested, searched=choice is not None)
     findings["sure"] += stability_sentences(weighed.stability)
@@ -196,9 +196,10 @@ def write_run(
     findings["associated"] = confound_sentences(confounds)
     if persons is not None and not persons.warnings():
         findings["who"].append(persons.sentence())
+    warned = [words for words in weighed.warnings if words not in verdict.why]  # said once
     evidence = Evidence(
-        tuple(weighed.warnings), confounds, profiled, None if choice is None else choice.criteria,
-        " ".join(answer) or None, weighed.verdict.as_json(), weighed.stability,
+        tuple(warned), confounds, profiled, None if choice is None else choice.criteria,
+        " ".join(answer) or None, verdict.as_json(), weighed.stability,
     )  # fmt: skip
     material = gather(
         method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
@@ -214,7 +215,7 @@ def write_run(
         told = {name: asdict(scores[name]) | asdict(diagnosed[name]) | spread[name] for name in scores}
         write_json(partial / "scores.json", told)
         write_csv(partial / "stability.csv", weighed.stability)
-        write_json(partial / "verdict.json", weighed.verdict.as_json())
+        write_json(partial / "verdict.json", verdict.as_json())
         if confounds is not None:
             write_csv(partial / "confounds.csv", confounds)
         if profiled is not None:
@@ -226,8 +227,6 @@ def write_run(
             write_csv(partial / "history.csv", history)
         material.write(partial)
         write_page(partial)  # from the folder, as `phenogroups report` does
-    verdict = weighed.verdict
-    warned = [words for words in weighed.warnings if words not in verdict.why]  # said once
     described = [*answer, *(sentence for of_question in findings.values() for sentence in of_question)]
     sentences = [verdict.sentence(), *warned, *described]
     known = None

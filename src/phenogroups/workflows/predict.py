@@ -21,7 +21,11 @@ from phenogroups.data.writing import whole_file
 from phenogroups.methods import Method, Prediction, load
 from phenogroups.training.run import RunError, csv_text, read_recipe
 
-PROBLEM = "problem"  # the last column: why a subject has no subgroup
+PROBLEM = "problem"  # the last column: why a subject could not be assigned
+REMARK = "remark"  # the column before it: why a subject has probabilities and no subgroup
+STRANGENESS = "strangeness"  # distance to the training subjects; above 1 is a stranger
+PATIENT_FROM = 0.5  # probability of being a patient below which nobody has a subgroup
+NO_PATIENT, STRANGER = "probably not a patient", "unlike all training subjects"
 NAMED = 20  # most subjects without one that are named; the column has all
 
 
@@ -33,20 +37,33 @@ class Assigned:
     subjects: int = 0
     sizes: Counter[str] = field(default_factory=Counter)  # by letter
     undecided: int = 0
+    no_patients: int = 0
+    strangers: int = 0
     problems: dict[int, str] = field(default_factory=dict)  # of subjects without a subgroup, by row
 
     @property
     def broken(self) -> int:
-        """Number of subjects without a subgroup."""
+        """Number of subjects who could not be assigned."""
         return len(self.problems)
+
+    @property
+    def warning(self) -> str | None:
+        """What to say first where most subjects are strangers."""
+        if 2 * self.strangers <= self.subjects - self.broken:
+            return None
+        return (
+            f"{self.strangers} of {self.subjects - self.broken} subjects are unlike all that the model was trained on: "
+            "other people, another machine, or another kind of picture. The model was not made for them."
+        )
 
     def __str__(self) -> str:
         sizes = ", ".join(
             f"{letter} {n}" for letter, n in sorted(self.sizes.items(), key=lambda one: (len(one[0]), one))
         )
-        undecided = f"; {self.undecided} undecided" if self.undecided else ""
-        of_all = f" of {self.subjects}" if self.broken else ""
-        return f"{self.subjects - self.broken}{of_all} subjects assigned ({sizes}{undecided}): {self.out}"
+        counts = {"undecided": self.undecided, NO_PATIENT: self.no_patients, STRANGER: self.strangers}
+        said = "; ".join([sizes] * bool(sizes) + [f"{count} {words}" for words, count in counts.items() if count])
+        of_all = f" of {self.subjects}" if self.sizes.total() < self.subjects else ""
+        return f"{self.sizes.total()}{of_all} subjects assigned ({said}): {self.out}"
 
 
 def predict_table(
@@ -67,6 +84,7 @@ def predict_table(
     the column that names the rows, by default as in training; `features_file`
     holds the new subjects' features if those of the run came from a file; `cache` is a folder to decode images into.
     A file that cannot be read affects its row only: it has a `problem` instead of a subgroup, and `note` is called.
+    Who is probably not a patient, or unlike all training subjects, has probabilities and a `remark`, but no subgroup.
     """
     if Path(out).resolve() == Path(table).resolve():
         raise RunError(f"Expected another file to write than the table itself. Received: {out}.")
@@ -92,7 +110,8 @@ def predict_table(
     covariates = typed_covariates(rows[list(method.covariates)], names)
     blank = np.zeros((len(rows), 1), np.float32)
     method.check_covariates(Cohort(blank, blank[:, 0], names, covariates=covariates))  # before anything is decoded
-    columns = ["subject", *prediction_columns(Prediction.of_tensors(method.blank()), method), PROBLEM]
+    columns = ["subject", *prediction_columns(Prediction.of_tensors(method.blank()), method)]
+    columns += [STRANGENESS, REMARK, PROBLEM]
     assigned = Assigned(Path(out), len(rows))
     kept = None if cache is None else embeddings_folder(Path(cache))  # new subjects are many, and asked for once
     try:
@@ -107,7 +126,7 @@ def predict_table(
             if assigned.broken == len(rows):
                 listed = "\n".join(f"  {line}" for line in named)
                 raise CohortError(f"Expected subjects who can be assigned. Received: {len(rows)} who cannot:\n{listed}")
-            for line in named:
+            for line in [*named, *filter(None, [assigned.warning])]:
                 (note or (lambda _: None))(line)
     except OSError as error:
         raise RunError(f"Expected to read inputs and to write {out}. Received: {error}.") from error
@@ -139,14 +158,29 @@ def _predict(method: Method, block: Block, subject: np.ndarray, covariates: pd.D
         # a NaN would be put into the first subgroup without a word
         lost = ~np.isfinite(prediction.subgroup).all(axis=1)
         problems |= dict.fromkeys(who[lost].tolist(), "is beyond what the model can compute")
-        found = pd.DataFrame(prediction_columns(prediction, method), index=who)[~lost]
+        found = pd.DataFrame(prediction_columns(prediction, method), index=who)
+        found = _withhold(found, method.strangeness(cohort))[~lost]
     said = names if found is None else names.join(found)
     return said.assign(**{PROBLEM: [problems.get(row, "") for row in block.rows]})
+
+
+def _withhold(found: pd.DataFrame, strangeness: np.ndarray) -> pd.DataFrame:
+    """Without the subgroup of who is probably not a patient, and of strangers; a remark says why."""
+    well = (found["p_patient"] < PATIENT_FROM).to_numpy() if "p_patient" in found else np.zeros(len(found), bool)
+    strange = strangeness > 1
+    why = [
+        " and ".join([NO_PATIENT] * a + [STRANGER] * b) for a, b in zip(well.tolist(), strange.tolist(), strict=True)
+    ]
+    letters = found["subgroup"].where(~(well | strange))
+    return found.assign(**{"subgroup": letters, STRANGENESS: strangeness, REMARK: why})
 
 
 def _count(assigned: Assigned, said: pd.DataFrame) -> None:
     assigned.sizes.update(said["subgroup"].dropna())
     assigned.undecided += int((said["undecided"] == True).sum())  # noqa: E712, it may be missing
+    remarks = said[REMARK].astype(str)
+    assigned.no_patients += int(remarks.str.contains(NO_PATIENT).sum())
+    assigned.strangers += int(remarks.str.contains(STRANGER).sum())
     assigned.problems |= said.loc[said[PROBLEM] != "", PROBLEM].to_dict()
 
 
