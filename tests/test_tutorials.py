@@ -18,7 +18,7 @@ SAID = {
         "Received also: 'age'", "(500, 24)", "not seen to follow age, sex, site", "'K-means'", "around the ventricles",
         "agreement with UCSL",
     ],
-    "comparing_methods": ["29 methods", "deep_ucsl", "supervised_upper_bound"],
+    "comparing_methods": ["30 methods", "deep_ucsl", "supervised_upper_bound"],
     "is_it_real": [
         "finding: 2.", "nothing: 1.", "# finding", "not seen to follow age, sex, site", "Subgroups follow site",
         "Expected controls that differ in 'site'", "artefact: stability",
