@@ -8,15 +8,19 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # two workers, two cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn import drawn_digits
+from phenogroups.methods import deep_ucsl
+from phenogroups.workflows import weigh
 
 # few tests that take long: xdist would give them out last, and one worker would end alone with them
 SLOW_FILES = {
@@ -56,6 +60,37 @@ def _figures_are_rendered_for_marked_tests(request, monkeypatch) -> None:
     """A single test marked `pictures` gets real ones too."""
     if request.node.get_closest_marker("pictures"):
         monkeypatch.setattr(Figure, "savefig", RENDER)
+
+
+REMEMBERED: dict[Any, Any] = {}
+
+
+def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        values = [*arguments, *sorted(named.items())]
+        parts = [(v.shape, v.dtype, v.numpy().tobytes()) if isinstance(v, torch.Tensor) else v for v in values]
+        key = (function.__name__, *parts)
+        if key not in REMEMBERED:
+            REMEMBERED[key] = function(*arguments, **named)
+        return REMEMBERED[key]
+
+    return call
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _searches_are_remembered(request) -> Iterator[None]:
+    """The search for the first subgroups of a table and the test of their number are made once for the same subjects.
+
+    They are functions of their arguments, and half of the time of every fit and run of a table. Modules that are marked
+    `anew` compare one search with another: there, all are made.
+    """
+    if request.node.get_closest_marker("anew"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((deep_ucsl, "first_split"), (weigh, "steps")):
+            patch.setattr(module, name, remembered(getattr(module, name)))
+        yield
 
 
 @pytest.fixture(autouse=True)

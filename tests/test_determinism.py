@@ -18,6 +18,7 @@ from phenogroups.methods import METHODS, build_method
 from phenogroups.methods.registry import class_of
 from phenogroups.training.checkpoint import Checkpoint
 
+pytestmark = pytest.mark.anew
 SMALL = {"epochs": 2, "steps": 2, "batch_size": 32, "restarts": 2, "encoder": "auto", "n_consensus": 2, "iterations": 2}
 SMALL |= {"runs": 2, "settings": {"epochs": 2, "steps": 2, "batch_size": 32, "restarts": 1, "stop_below": 0.0}}
 SMALL |= {"weights": "random", "stop_below": 0.0}  # of foundation; of Deep UCSL, which might end before it is stopped

@@ -38,6 +38,7 @@ from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.distributed import build_fabric, launch, synchronise_batch_norm
 from phenogroups.training.em import Trainer
 
+pytestmark = pytest.mark.anew
 DISCOVER = ["--subgroups", "2", "--held-out", "0.2", "--set", "epochs=3", "steps=5", "restarts=1"]
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 QUICK = {"epochs": 3, "steps": 10}

@@ -13,6 +13,7 @@ from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.methods import METHODS, Prediction, build_method, name_of, settings_of
 from phenogroups.methods.registry import class_of
 
+pytestmark = pytest.mark.anew
 # of the settings that a method has; the paper's encoder has tests of its own and takes seconds for a handful of images
 QUICK = {"epochs": 2, "steps": 2, "batch_size": 32, "restarts": 2, "encoder": "auto", "n_consensus": 3}
 QUICK |= {"runs": 2, "settings": {"epochs": 1, "steps": 2, "batch_size": 32, "restarts": 1}}  # of a consensus
