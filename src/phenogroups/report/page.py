@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -210,22 +210,26 @@ def render(template: str, *, data: Mapping[str, Any], **values: Any) -> str:
     here = files("phenogroups.report")
     script = here.joinpath("page.js").read_text(encoding="utf-8")
     checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    # autoescape by hand: jinja2 would look for .html at the end of the name and find .j2
-    environment = Environment(
-        loader=PackageLoader("phenogroups.report", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     # no "<" in the data: nothing that stands in a table can end the script element
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return environment.get_template(template).render(
+    return _templates().get_template(template).render(
         style=here.joinpath("page.css").read_text(encoding="utf-8"),
         script=script,
         checksum=checksum,
         data=text,
         **values,
+    )
+
+
+@cache
+def _templates() -> Environment:
+    # autoescape by hand: jinja2 would look for .html at the end of the name and find .j2
+    return Environment(
+        loader=PackageLoader("phenogroups.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 
