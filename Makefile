@@ -13,12 +13,16 @@ CLOSE := tests/clustering tests/methods/test_contract.py tests/methods/test_ids.
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 BENCHMARKS := estep training_speed epoch_cost memory predict report ranks
 
-.PHONY: demo test docs narrow check benchmark clean
+.PHONY: demo test suite docs narrow check benchmark clean
 
 demo: $(INSTALLED)
 	$(BIN)/phenogroups demo --overwrite
 
-test: check
+# both at once: types alone would leave a core without work for half a minute
+test: $(TESTABLE)
+	$(MAKE) --no-print-directory --jobs=2 check suite
+
+suite: $(TESTABLE)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # as on a processor without AVX-512; one without AVX2 too is ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE

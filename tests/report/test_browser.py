@@ -228,10 +228,14 @@ GALLERIES = """() => [...document.querySelectorAll(".gallery")].map((gallery) =>
 })"""
 
 
+@pytest.fixture(scope="module")
+def many_pictures(make_run, tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("many") / "run", (1, 20, 20), count=240, film=False)[0]
+
+
 @pytest.mark.parametrize(("width", "columns"), [(400, 2), (1000, 3), (1280, 6), (1920, 6)])
-def test_rows_of_pictures_are_full_and_large(visit, make_run, tmp_path, width, columns):
-    folder, _ = make_run(tmp_path / "run", (1, 20, 20), count=240, film=False)
-    galleries = visit(folder, width).evaluate(GALLERIES)
+def test_rows_of_pictures_are_full_and_large(visit, many_pictures, width, columns):
+    galleries = visit(many_pictures, width).evaluate(GALLERIES)
     assert {12, 6} <= {gallery["count"] for gallery in galleries}
     for gallery in galleries:
         assert gallery["least"] >= 160
@@ -250,11 +254,15 @@ CUT = """() => [...document.querySelectorAll("table")].filter((table) => table.c
 }).map((table) => table.outerHTML.slice(0, 200))"""
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_tables_scroll_instead_of_being_cut(visit, make_run, evidence, tmp_path, width):
+@pytest.fixture(scope="module")
+def wide_tables(make_run, evidence, tmp_path_factory):
     wide = pd.DataFrame({f"a covariate of long name {i}": [f"{i / 7:.6f} ({i}; {i}.123456)"] * 3 for i in range(14)})
-    folder, _ = make_run(tmp_path / "run", film=False, evidence=replace(evidence, profiles=wide))
-    page = visit(folder, width)
+    return make_run(tmp_path_factory.mktemp("wide") / "run", film=False, evidence=replace(evidence, profiles=wide))[0]
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_tables_scroll_instead_of_being_cut(visit, wide_tables, width):
+    page = visit(wide_tables, width)
     assert page.evaluate(CUT) == []
     frame = page.locator("[aria-label='Profiles of the subgroups']")
     assert frame.evaluate("frame => frame.scrollWidth > frame.clientWidth")
