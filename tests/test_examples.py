@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-pytestmark = pytest.mark.pictures
 
 
 @pytest.fixture
@@ -23,6 +22,7 @@ def run(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.pictures
 def test_drawn_digits(run, tmp_path):
     printed = run("01_drawn_digits.py", "--subjects", 120, "--epochs", 2, "--picture", tmp_path / "demo.png")
     assert "subgroup_bacc=" in printed
@@ -43,12 +43,14 @@ def test_your_own_images(run, tmp_path):
     assert (rows["remark"].notna() == ~given).all()
 
 
+@pytest.mark.pictures
 def test_brain_volumes(run, tmp_path):
     printed = run("04_brain_volumes.py", "--out", tmp_path, "--subjects", 40, "--size", 16, "--epochs", 1)
     assert "Against the known subgroups, which were not used in training" in printed
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.pictures
 def test_mnist(run, tmp_path):
     rng = np.random.default_rng(0)
     for name, count in (("train", 300), ("t10k", 100)):
@@ -61,6 +63,7 @@ def test_mnist(run, tmp_path):
     assert (tmp_path / "ones.png").stat().st_size > 10_000
 
 
+@pytest.mark.pictures
 def test_compare_methods(run, tmp_path):
     quick = ["--subjects", 60, "--epochs", 1, "--seeds", 2, "--methods", "kmeans", "classifier"]
     printed = run("03_compare_methods.py", *quick, "--out", tmp_path / "c")

@@ -216,7 +216,7 @@ def test_a_device_that_is_not_there_is_said_in_one_sentence(features_csv, tmp_pa
 def test_common_settings_are_plain_options_and_the_run_has_a_log(features_csv, tmp_path, capsys):
     plainly = ["--epochs", "2", "--device", "cpu", "--threads", "1", "--seed", "3", "--verbose"]
     run = tmp_path / "run"
-    command = ["discover", str(features_csv), "--out", str(run), *plainly, "--set", "steps=2", "restarts=1"]
+    command = ["discover", str(features_csv), "--out", str(run), *plainly, "--set", "steps=2", "clusterer=kmeans"]
     assert cli.main(command) == 0
     settings = json.loads((run / "recipe.json").read_text())["settings"]
     assert (settings["epochs"], settings["device"], settings["seed"]) == (2, "cpu", 3)
@@ -231,7 +231,7 @@ def test_common_settings_are_plain_options_and_the_run_has_a_log(features_csv, t
 
 @pytest.mark.parametrize("error", [FloatingPointError("Expected finite losses."), RuntimeError("a fault")])
 def test_a_run_that_failed_leaves_its_log_until_another_ends(features_csv, tmp_path, capsys, monkeypatch, error):
-    command = ["discover", str(features_csv), "--out", str(tmp_path / "new" / "run"), *QUICK]
+    command = ["discover", str(features_csv), "--truth", "kind", "--out", str(tmp_path / "new" / "run"), *QUICK]
     log = tmp_path / "new" / "run.log.txt"
     with monkeypatch.context() as patch:
         patch.setattr("phenogroups.methods.deep.expectation_maximisation", Mock(side_effect=error))
