@@ -24,12 +24,14 @@ from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.methods import deep_ucsl
 from phenogroups.workflows import weigh
 
-# few tests that take long: xdist would give them out last, and one worker would end alone with them
-SLOW_FILES = {
-    "test_examples.py", "test_distributed.py", "test_resume.py", "test_determinism.py", "test_docs_data.py",
-    "test_cli.py", "test_reference.py", "test_readme.py", "test_docs_site.py", "test_compare.py", "test_eyes.py",
-    "test_sklearn.py",
-}  # fmt: skip
+# the longest files, longest first: whatever is given out last, one worker ends alone with it
+SLOW_FILES = (
+    "test_tutorials.py", "test_distributed.py", "test_examples.py", "test_resume.py", "test_contract.py",
+    "test_determinism.py", "test_first_split.py", "test_cli.py", "test_browser.py", "test_readme.py",
+    "test_discover.py", "test_eyes.py", "test_sklearn.py", "test_page.py", "test_reference.py", "test_choose.py",
+    "test_compare.py", "test_docs_data.py", "test_docs_site.py", "test_consensus.py", "test_deep_ucsl.py",
+)  # fmt: skip
+ORDER = {name: place for place, name in enumerate(SLOW_FILES)}
 
 BLANK = {"svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>", "png": b""}  # pictures that nobody looks at
 with io.BytesIO() as file:
@@ -40,7 +42,7 @@ RENDER = Figure.savefig
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow files first; `make test` keeps xdist from sorting them again."""
-    items.sort(key=lambda item: item.path.name not in SLOW_FILES)
+    items.sort(key=lambda item: ORDER.get(item.path.name, len(ORDER)))
 
 
 def pytest_collection_finish() -> None:

@@ -212,7 +212,8 @@ def render(template: str, *, data: Mapping[str, Any], **values: Any) -> str:
     checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     # no "<" in the data: nothing that stands in a table can end the script element
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return _templates().get_template(template).render(
+    page = _templates().get_template(template)
+    return page.render(
         style=here.joinpath("page.css").read_text(encoding="utf-8"),
         script=script,
         checksum=checksum,
