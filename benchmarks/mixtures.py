@@ -1,4 +1,4 @@
-"""Tied mixtures from many starts: ours at once, beside scikit-learn's one after the other and beside `climb`.
+"""Tied mixtures from many starts: ours at once, beside scikit-learn's one after the other.
 
 python benchmarks/mixtures.py. Ratios of processor time by turns in one process on one thread, so that a shared machine
 does little harm; the first round warms up.
@@ -18,11 +18,9 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from phenogroups.clustering.mixture import kmeans_start, tied_mixtures
-from phenogroups.clustering.structure import climb
 
 ROUNDS = 3
 STARTS = ((500, 10, 2, 25), (1500, 30, 2, 25))  # vectors, axes, subgroups, starts
-SURROGATES = (400, 15, 3, 190)  # the same, each mixture of other vectors
 APART = 1.5  # deviations
 TOLERANCE, ITERATIONS = 1e-5, 200
 
@@ -68,11 +66,6 @@ def main() -> None:
             lambda z=z, starts=starts: tied_mixtures(z, starts, max_iterations=ITERATIONS, tolerance=TOLERANCE),
         )
         table.add_row(*map(str, (count, dims, k, several)), "scikit-learn / tied_mixtures", f"{times:.1f}")
-    count, dims, k, several = SURROGATES
-    z = torch.stack([drawn(count, dims, k, seed) for seed in range(several)]).float()
-    start = torch.nn.functional.one_hot(z[..., :k].argmax(2), k).float()
-    times = ratio(lambda: tied_mixtures(z, start, max_iterations=0), lambda: climb(z, start, 1))
-    table.add_row(*map(str, SURROGATES), "tied_mixtures / climb, one iteration", f"{times:.1f}")
     OUT.print(table)
 
 

@@ -116,7 +116,7 @@ class Number:
             row = {
                 "planted": planted, "sizes": sizes, "seed": seed, "found": found.subgroups, "p": found.p,
                 "p_shuffled": found.p_shuffled, "reason": found.reason, "cohort": cohort.name,
-                "gap": found.criteria["gap"].tolist(), "stability": found.criteria["stability"].tolist(),
+                **{name: found.criteria[name].tolist() for name in ("gap", "gap_of_smaller", "p_gap", "agreement")},
                 "seconds": time.perf_counter() - began,
             }  # fmt: skip
             rows.append(row)

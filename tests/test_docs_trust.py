@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from phenogroups.clustering import significance
 from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.evaluation import confounds, number, profiles
 from phenogroups.evaluation.diagnostics import Diagnostics
@@ -39,25 +40,15 @@ def test_the_text_has_the_thresholds_of_the_code():
 
 def test_the_text_has_the_rule_of_the_code():
     for text in (
-        f"p of at most {number.SURE}", f"at least {number.GAP} of", f"at least {number.SHARE_OF_BEST} of the best",
-        f"stability of at least {number.STABLE}", f"{choosing.MOST_SUBJECTS:,} subjects",
+        f"at least {number.GAP} of the patients", f"at least {number.GAP_OF_SMALLER} of the smaller",
+        f"at least {number.GAP_SHARE} of the widest", f"`p_shuffled` of at most {number.SURE}",
+        f"never below {significance.SMALLEST_P}", f"{choosing.MOST_SUBJECTS:,} subjects",
         f"{choosing.ENCODERS} encoders",
     ):  # fmt: skip
         assert text in TEXT, text
-    assert number.GAP_SHARE == 1 / 3
-    assert "at least a third of what is\nmissing with a smaller number" in TEXT
-    columns = {
-        "gain",
-        "gap",
-        "stability",
-        "silhouette",
-        "davies_bouldin",
-        "bic",
-        "x_means",
-        "dec_ratio",
-        "diagnosis_bacc",
-    }
-    assert [name for name in sorted(columns) if f"`{name}`" not in TEXT] == []
+    cohort = drawn_table(80, 8, seed=0)
+    columns = number.choose([cohort.inputs], cohort.diagnosis, cohort.covariates, most=2).criteria.columns
+    assert [name for name in columns if f"`{name}`" not in TEXT and name not in ("subgroups", "passes")] == []
 
 
 def test_a_strong_effect_among_sixty_patients_is_warned_of_as_often_as_the_text_says(monkeypatch):

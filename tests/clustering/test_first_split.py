@@ -147,7 +147,7 @@ def judged(gap: float = 0.0, *, smallest: float = 0.4) -> Judgement:
 
 def by_gap(candidates: list[Judgement]) -> int:
     """The winner where all spaces agree, because all found the same split."""
-    return elect(candidates, [HALVES] * len(candidates), list(range(len(candidates))))
+    return elect(candidates, np.ones(len(candidates)))
 
 
 def test_the_widest_gap_is_elected_where_all_spaces_agree():
@@ -164,18 +164,18 @@ def test_a_gap_counts_from_some_width_on():
 
 def test_of_two_gaps_the_one_that_other_spaces_find_again_is_elected():
     labels = [HALVES, THIRDS, changed(THIRDS, 4, 0), changed(THIRDS, 4, 1)]
-    assert elect([judged(0.2), judged(0.17), judged(0.16), judged(0.16)], labels, [0, 1, 2, 3]) == 1
+    assert elect([judged(0.2), judged(0.17), judged(0.16), judged(0.16)], agreement(labels, np.arange(4))) == 1
     # a far wider gap that is found again in part is enough
     labels[1] = changed(HALVES, 40, 2)
-    assert elect([judged(0.6), judged(0.1), judged(0.16), judged(0.16)], labels, [0, 1, 2, 3]) == 0
+    assert elect([judged(0.6), judged(0.1), judged(0.16), judged(0.16)], agreement(labels, np.arange(4))) == 0
 
 
 def test_a_narrow_gap_that_no_other_space_shows_does_not_count():
     labels = [HALVES, THIRDS, changed(THIRDS, 4, 0), changed(THIRDS, 4, 1)]
     narrow = judged(0.04, smallest=0.1)
     assert narrow.has_gap
-    assert elect([narrow, judged(), judged(), judged()], labels, [0, 1, 2, 3]) == 1
-    assert elect([narrow, judged(), judged(), judged()], [HALVES] * 4, [0, 1, 2, 3]) == 0
+    assert elect([narrow, judged(), judged(), judged()], agreement(labels, np.arange(4))) == 1
+    assert elect([narrow, judged(), judged(), judged()], np.ones(4)) == 0
 
 
 def test_once_there_is_a_gap_the_widest_counts_though_its_share_of_the_smaller_part_is_less():
@@ -226,17 +226,17 @@ def test_agreement_is_that_of_the_best_split_of_each_other_space():
 def test_without_a_gap_the_split_that_other_spaces_find_again_is_elected():
     unsteady = [changed(HALVES, 40, seed) for seed in (2, 3, 4)]
     labels = [*unsteady, changed(THIRDS, 4, 0), THIRDS, changed(THIRDS, 4, 1)]
-    assert elect([judged()] * 6, labels, [0, 1, 2, 0, 1, 2]) == 4
+    assert elect([judged()] * 6, agreement(labels, np.array([0, 1, 2, 0, 1, 2]))) == 4
 
 
 def test_without_a_gap_small_subgroups_do_not_count():
     small = judged(smallest=SMALL / 2)
     labels = [THIRDS, changed(THIRDS, 2, 0), changed(THIRDS, 2, 1), changed(HALVES, 30, 0), changed(HALVES, 30, 1)]
-    spaces = [0, 1, 2, 0, 1]
-    assert elect([judged()] * 5, labels, spaces) == 0
-    assert elect([small, small, small, judged(), judged()], labels, spaces) >= 3
-    assert elect([small, small, small, small, judged()], labels, spaces) == 4
-    assert elect([small] * 4 + [judged(smallest=0.6 * SMALL)], labels, spaces) == 4  # none is usable: the most equal
+    agreed = agreement(labels, np.array([0, 1, 2, 0, 1]))
+    assert elect([judged()] * 5, agreed) == 0
+    assert elect([small, small, small, judged(), judged()], agreed) >= 3
+    assert elect([small, small, small, small, judged()], agreed) == 4
+    assert elect([small] * 4 + [judged(smallest=0.6 * SMALL)], agreed) == 4  # none is usable: the most equal
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -82,8 +82,8 @@ def test_the_tests_shown_are_those_that_decide():
     rng = np.random.default_rng(0)
     criteria = pd.DataFrame(
         {
-            "subgroups": range(2, 42), "gain": rng.random(40), "p_gain": rng.choice([0.001, 0.01, 0.02], 40),
-            "gap": rng.choice([0.02, 0.03, 0.1], 40), "p_gap": 0.1, "stability": rng.choice([0.5, 0.6, 0.9], 40),
+            "subgroups": range(2, 42), "gap": rng.choice([0.02, 0.03, 0.1], 40), "gap_of_smaller": rng.random(40),
+            "p_gap": rng.choice([0.001, 0.01, 0.02], 40), "p_shuffled": rng.choice([0.001, 0.01, 0.02], 40),
         }
     )  # fmt: skip
     decided = decide(criteria).criteria

@@ -27,7 +27,7 @@ def test_discover_finds_how_many_and_says_why(tmp_path, capsys):
     rows = table(drawn_table(500, 10, 2, separation=8, seed=0), tmp_path / "two.csv")
     assert cli.main(["discover", rows, "--out", str(tmp_path / "run"), *ASKED]) == 0
     said = capsys.readouterr().out
-    assert "2 subgroups: a gap lies between any two" in said
+    assert "2 subgroups: a gap that controls do not show lies between any two" in said
     assert "was given, not looked for" not in said
     answer = json.loads((tmp_path / "run" / "choice.json").read_text())
     assert answer["subgroups"] == 2
@@ -66,12 +66,12 @@ def test_a_wrong_number_is_refused_before_anything_is_read(words, tmp_path, caps
 def test_encoders_are_kept_and_used_again(tmp_path):
     cohort = drawn_digits(160, size=16, seed=0)
     method = DeepUCSL(steps=2, batch_size=32)
-    first = number_of_subgroups(cohort, method, most=2, surrogates=2, kept=tmp_path / "kept")
+    first = number_of_subgroups(cohort, method, most=2, kept=tmp_path / "kept")
     kept = sorted((tmp_path / "kept").iterdir())
     assert len(kept) == 3
     changed = np.load(kept[0])
     times = [path.stat().st_mtime_ns for path in kept]
-    again = number_of_subgroups(cohort, method, most=2, surrogates=2, kept=tmp_path / "kept")
+    again = number_of_subgroups(cohort, method, most=2, kept=tmp_path / "kept")
     assert times == [path.stat().st_mtime_ns for path in kept]
     pd.testing.assert_frame_equal(first.criteria, again.criteria)
     rows, vectors = looked_at(cohort, method, tmp_path / "kept")  # what the page of none shows
@@ -79,15 +79,15 @@ def test_encoders_are_kept_and_used_again(tmp_path):
     np.testing.assert_array_equal(vectors, looked_at(cohort, method, tmp_path / "kept")[1])
     np.save(kept[0], np.roll(changed, 1, axis=0))  # it is read, not only there
     assert not np.allclose(vectors, looked_at(cohort, method, tmp_path / "kept")[1])
-    other = number_of_subgroups(cohort, method, most=2, surrogates=2, kept=tmp_path / "kept")
-    assert other.criteria["gain"][0] != first.criteria["gain"][0]
-    number_of_subgroups(cohort, DeepUCSL(steps=3, batch_size=32), most=2, surrogates=2, kept=tmp_path / "kept")
+    other = number_of_subgroups(cohort, method, most=2, kept=tmp_path / "kept")
+    assert other.criteria["gap"][0] != first.criteria["gap"][0]
+    number_of_subgroups(cohort, DeepUCSL(steps=3, batch_size=32), most=2, kept=tmp_path / "kept")
     assert len([*(tmp_path / "kept").iterdir()]) == 6
 
 
 def test_truth_is_not_looked_at_and_large_cohorts_are_sampled():
     cohort = drawn_table(MOST_SUBJECTS + 500, 8, 2, separation=7, seed=0)
     blind = type(cohort)(cohort.inputs, cohort.diagnosis, covariates=cohort.covariates)
-    one, two = (number_of_subgroups(c, DeepUCSL(), most=2, surrogates=2) for c in (cohort, blind))
+    one, two = (number_of_subgroups(c, DeepUCSL(), most=2) for c in (cohort, blind))
     assert one.subgroups == two.subgroups == 2
     pd.testing.assert_frame_equal(one.criteria, two.criteria)

@@ -70,8 +70,29 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class Fold:
+    """Linear discriminants of one part of the patients, applied to the other part and to the controls.
+
+    The difference of two columns of the scores tells these two subgroups apart.
+    """
+
+    patients: Tensor  # (held-out patients, subgroups): scores
+    labels: Tensor  # (held-out patients,)
+    controls: Tensor  # (controls, subgroups): scores
+
+    def pair(self, a: int, b: int) -> tuple[Tensor, Tensor]:
+        """The patients of two subgroups, and all controls, on the discriminant of the two."""
+        among = self.patients[(self.labels == a) | (self.labels == b)]
+        return among[:, a] - among[:, b], self.controls[:, a] - self.controls[:, b]
+
+
+@dataclass(frozen=True)
 class FirstSplit:
     judgement: Judgement
+    agreement: float  # with the other spaces, from 0 to 1
+    candidates: int  # among whom it was elected
+    labels: Tensor  # (patients,)
+    folds: list[Fold]
     space: "_Space"
     mixture: TiedMixture  # in that space, of the labels that were elected
 
@@ -91,19 +112,21 @@ def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: i
         for labels in _clusterings(space(patients).float(), n_subgroups, space, seed)
     ]
     judged = [judge(labels) for *_, labels in found]
-    winner = elect(judged, [labels for *_, labels in found], [number for _, number, _ in found])
+    agreed = agreement([labels for *_, labels in found], np.array([number for _, number, _ in found]))
+    winner = elect(judged, agreed)
     space, _, labels = found[winner]
-    start = F.one_hot(labels, n_subgroups).double()
-    return FirstSplit(judged[winner], space, tied_mixture(space(patients), n_subgroups, start=start, max_iterations=0))
+    mixture = tied_mixture(
+        space(patients), n_subgroups, start=F.one_hot(labels, n_subgroups).double(), max_iterations=0
+    )
+    return FirstSplit(judged[winner], float(agreed[winner]), len(found), labels, judge.folds(labels), space, mixture)
 
 
-def elect(judged: list[Judgement], labels: list[Tensor], spaces: list[int]) -> int:
-    """Position of the winner among splits that were found in these spaces."""
+def elect(judged: list[Judgement], agreed: np.ndarray) -> int:
+    """Position of the winner among splits, given how much of each is found again in other spaces."""
     gaps = np.array([each.gap for each in judged])
     large = np.array([each.smallest >= SMALL for each in judged])
     if not large.any():
         return int(np.argmax([each.smallest for each in judged]))
-    agreed = agreement(labels, np.array(spaces))
     found_again = gaps * agreed
     supported = np.array([each.has_gap for each in judged]) & (found_again >= GAP)
     supported &= large | (gaps >= FAR_BETTER * gaps[large].max())
@@ -226,21 +249,29 @@ class _Judge:
 
     def __call__(self, labels: Tensor) -> Judgement:
         size = torch.bincount(labels, minlength=self.k)
-        gaps = dict.fromkeys(combinations(range(self.k), 2), 0.0)
-        for fold in range(FOLDS):
-            seen, unseen = self.fold != fold, self.fold == fold
-            held_out = labels[unseen]
-            if torch.bincount(labels[seen], minlength=self.k).min() < 2:
-                return Judgement(0.0, 0.0, 0.0)
-            toward = self._discriminant(self.patients[seen], labels[seen])
-            score, healthy = (x @ toward for x in (self.patients[unseen], self.controls))
-            for a, b in gaps:
-                among = score[(held_out == a) | (held_out == b)]
-                gaps[a, b] += (self._gap(among[:, a] - among[:, b]) - self._gap(healthy[:, a] - healthy[:, b])) / FOLDS
+        folds = self.folds(labels)
+        if not folds:
+            return Judgement(0.0, 0.0, 0.0)
+        gaps = {
+            pair: sum(self._gap(ill) - self._gap(healthy) for ill, healthy in (fold.pair(*pair) for fold in folds))
+            / FOLDS
+            for pair in combinations(range(self.k), 2)
+        }
         smaller = {(a, b): float(min(size[a], size[b]) / (size[a] + size[b])) for a, b in gaps}
         return Judgement(
             min(gaps.values()), min(gaps[pair] / (2 * smaller[pair]) for pair in gaps), float(size.min() / len(labels)),
         )  # fmt: skip
+
+    def folds(self, labels: Tensor) -> list[Fold]:
+        """None where a subgroup has fewer than two patients to fit a discriminant to."""
+        found = []
+        for fold in range(FOLDS):
+            seen, unseen = self.fold != fold, self.fold == fold
+            if torch.bincount(labels[seen], minlength=self.k).min() < 2:
+                return []
+            toward = self._discriminant(self.patients[seen], labels[seen])
+            found.append(Fold(self.patients[unseen] @ toward, labels[unseen], self.controls @ toward))
+        return found
 
     @staticmethod
     def _gap(values: Tensor) -> float:

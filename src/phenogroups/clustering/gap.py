@@ -22,6 +22,12 @@ def least_gap(scores: Tensor, q: Tensor) -> Tensor:
 
 def gap(values: Tensor, weight: Tensor) -> Tensor:
     """(batch,): the share of the smoothed density of `values` (batch, n) that its valleys lack; 0 is no gap."""
+    density = smoothed(values, weight)
+    return (filled(density) - density).sum(1) / density.sum(1).clamp_min(1e-12)
+
+
+def smoothed(values: Tensor, weight: Tensor) -> Tensor:
+    """(batch, points): the density of standardised values on a grid."""
     whole = weight.sum(1, keepdim=True).clamp_min(1e-6)
     middle = (weight * values).sum(1, keepdim=True) / whole
     spread = ((weight * (values - middle) ** 2).sum(1, keepdim=True) / whole).sqrt().clamp_min(1e-12)
@@ -33,9 +39,9 @@ def gap(values: Tensor, weight: Tensor) -> Tensor:
     width = BANDWIDTH * whole**-0.2 / (2 * REACH) * (GRID - 1)  # in points of the grid
     points = torch.arange(GRID, device=values.device)
     apart = points[:, None] - points
-    kernel = torch.exp(-((apart / width[..., None]) ** 2) / 2)
-    density = (counts[:, None] @ kernel)[:, 0]
-    return (filled(density) - density).sum(1) / density.sum(1).clamp_min(1e-12)
+    widths, which = width[:, 0].unique(return_inverse=True)  # batches of one size, such as simulations, share a kernel
+    kernels = torch.exp(-((apart / widths[:, None, None]) ** 2) / 2)
+    return counts @ kernels[0] if len(widths) == 1 else (counts[:, None] @ kernels[which])[:, 0]
 
 
 def filled(density: Tensor) -> Tensor:

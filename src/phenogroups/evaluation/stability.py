@@ -2,7 +2,7 @@
 
 Each agreement is an adjusted Rand index (1: the same subgroups, 0: as if dealt out at random) beside its null: the same
 procedure on surrogate patients who vary as the patients do along every principal axis, but have no subgroups
-(`clustering.structure.without_more_groups`). A continuum that is cut where it is widest is cut there again, so that 0
+(`clustering.surrogates`). A continuum that is cut where it is widest is cut there again, so that 0
 is too low a bar.
 """
 
@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from phenogroups.clustering.structure import without_more_groups
+from phenogroups.clustering.surrogates import without_groups
 from phenogroups.data.cohort import Cohort
 from phenogroups.methods.base import Find, Method
 from phenogroups.methods.consensus import Consensus
@@ -86,9 +86,7 @@ def _again(method: Method, train: Cohort, seen: Prediction) -> dict[str, tuple[f
         found, unseen = find(p[half[0] == side], controls[half[1] == side], method.seed), half[0] != side
         return float(adjusted_rand_score(labels[unseen], found(p[unseen])))  # pyright: ignore[reportOptionalCall]
 
-    alike, _ = without_more_groups(
-        torch.as_tensor(patients).float(), torch.ones(len(patients), 1), SURROGATES, np.random.default_rng(method.seed)
-    )
+    alike = without_groups(torch.as_tensor(patients).float(), SURROGATES, np.random.default_rng(method.seed))
     null: dict[str, list[float]] = {"starts": [], "halves": []}
     for nobody in alike.numpy():
         labels, other = (find(nobody, controls, method.seed + i)(nobody) for i in (0, 1))  # pyright: ignore

@@ -74,7 +74,9 @@ def known_rows(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
 
 def criteria_rows(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
     """What each number of subgroups had to pass, with the threshold of each test; None where it was not computed."""
-    if criteria is None or not {"subgroups", "gain", "p_gain", "gap", "stability", "passes"} <= {*criteria.columns}:
+    if criteria is None or not {"subgroups", "gap", "gap_of_smaller", "p_gap", "p_shuffled", "passes"} <= {
+        *criteria.columns
+    }:
         return None
     asked = tests(criteria)
     rows = []

@@ -116,7 +116,7 @@ def build_fabric(device: str, precision: Any, *, find_unused_parameters: bool = 
 
 
 def _strategy(**more: Any) -> DDPStrategy:
-    return DDPStrategy(timeout=TIMEOUT, gradient_as_bucket_view=True, **more)
+    return DDPStrategy(timeout=TIMEOUT, gradient_as_bucket_view=True, forward_sync_buffers=False, **more)
 
 
 def on_device(module: nn.Module, device: str) -> nn.Module:

@@ -34,7 +34,6 @@ def number_of_subgroups(
     *,
     least: int = 2,
     most: int = 6,
-    surrogates: int = 19,
     kept: str | Path | None = None,
     told: Told = lambda _: None,
 ) -> Choice:
@@ -50,8 +49,6 @@ def number_of_subgroups(
         Smallest number to consider.
     most
         Largest number to consider.
-    surrogates
-        Number of cohorts without subgroups that are drawn for comparison.
     kept
         Folder for intermediate results, from which an interrupted search continues.
     told
@@ -74,8 +71,7 @@ def number_of_subgroups(
     some = cohort[_rows(cohort, method.seed)]
     embeddings = _embeddings(some, method, None if kept is None else Path(kept), told)
     return choose(
-        embeddings, some.diagnosis, some.covariates, least=least, most=most, surrogates=surrogates, seed=method.seed,
-        told=told,
+        embeddings, some.diagnosis, some.covariates, least=least, most=most, seed=method.seed, progress=told,
     )  # fmt: skip
 
 

@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from phenogroups.clustering.structure import steps
+from phenogroups.clustering.first_split import first_split
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.evaluation.alarms import alarms
 from phenogroups.evaluation.confounds import associations, followed
-from phenogroups.evaluation.number import Choice, decide, disease_vectors
-from phenogroups.evaluation.number import stability as agreement_of_runs
+from phenogroups.evaluation.number import Choice, decide, evidence, unexplained
 from phenogroups.evaluation.persons import Agreement, persons_agreement
 from phenogroups.evaluation.profiles import profiles
 from phenogroups.evaluation.stability import enough_for_halves, some_of_each, stability
@@ -84,12 +83,7 @@ def tested_number(method: Method, train: Cohort) -> Choice | None:
     x = method.vectors(some) if enough_for_halves(some, method.n_subgroups) else None
     if x is None:
         return None
-    ill, k, seed = some.is_patient, method.n_subgroups, method.seed
-    patients = disease_vectors([x.astype(np.float64)], ill, some.covariates)[torch.as_tensor(ill)]
-    found = steps(patients, k, patience=k, seed=seed)
-    again = agreement_of_runs(lambda _: patients, [step.q.argmax(1).numpy() for step in found], seed=seed)
-    rows = [
-        {"subgroups": step.subgroups, "gain": step.gain, "p_gain": step.p, "gap": step.gap, "p_gap": step.p_gap}
-        for step in found
-    ]
-    return decide(pd.DataFrame(rows).assign(stability=again), least=k)
+    ill, k = some.is_patient, method.n_subgroups
+    rest = torch.as_tensor(unexplained(x.astype(np.float64), ill, some.covariates))
+    split = first_split(rest[ill], rest[~ill], k, seed=method.seed)
+    return decide(pd.DataFrame([{"subgroups": k, **evidence(split, method.seed)}]), least=k)

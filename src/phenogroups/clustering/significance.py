@@ -1,0 +1,90 @@
+"""Whether chance would show such gaps between subgroups, and whether random diagnoses would.
+
+Both tests use the scores of patients whom the discriminants were not fitted to (`first_split.Fold`), so that no
+subgroups have to be searched for in simulated cohorts. Every pair of subgroups must pass, so the largest p of a pair
+is the p of a split. The split was elected among many, so that its p is multiplied by their number (Bonferroni).
+"""
+
+from itertools import combinations
+
+import numpy as np
+import torch
+from scipy.stats import gamma
+from scipy.stats import t as student
+from torch import Tensor
+
+from phenogroups.clustering.first_split import FirstSplit, Fold
+from phenogroups.clustering.gap import gap
+from phenogroups.clustering.surrogates import single_peaked
+
+SMALLEST_P = 0.001  # what is said at least: laws are fitted to a hundred simulations
+FEWEST_CONTROLS = 10  # of two subgroups, below which all controls are compared instead
+
+
+def p_gap(split: FirstSplit, *, simulations: int = 99, seed: int = 0) -> float:
+    """Probability of such gaps if the patients of two subgroups had a single-peaked distribution.
+
+    A test of unimodality as Silverman's (1981): values are drawn from the density of the patients, smoothed and with
+    its valleys filled.
+    """
+    rng = np.random.default_rng(seed)
+    pairs = ([fold.pair(*pair) for fold in split.folds] for pair in _pairs(split.folds))
+    return _of_elected(max((_p_of_pair(pair, simulations, rng) for pair in pairs), default=1.0), split)
+
+
+def p_shuffled(split: FirstSplit, *, shuffles: int = 99, seed: int = 0) -> float:
+    """Probability that patients and controls named at random differ so much in their gaps.
+
+    By Student's law of the differences of the shuffled diagnoses.
+    """
+    rng = np.random.default_rng(seed)
+    of_pairs = (_p_of_contrast(split.folds, pair, shuffles, rng) for pair in _pairs(split.folds))
+    return _of_elected(max(of_pairs, default=1.0), split)
+
+
+def _of_elected(p: float, split: FirstSplit) -> float:
+    return float(min(max(p * split.candidates, SMALLEST_P), 1.0))
+
+
+def _pairs(folds: list[Fold]) -> list[tuple[int, int]]:
+    return list(combinations(range(folds[0].patients.shape[1]), 2)) if folds else []
+
+
+def _p_of_pair(folds: list[tuple[Tensor, Tensor]], simulations: int, rng: np.random.Generator) -> float:
+    wider, simulated = 0.0, np.zeros(simulations)
+    for patients, controls in folds:
+        every, healthy = torch.ones_like(patients)[None], torch.ones_like(controls)[None]
+        drawn = single_peaked(patients, simulations, rng)
+        wider += (gap(patients[None], every) - gap(controls[None], healthy)).item()
+        simulated += gap(drawn, every.expand_as(drawn)).numpy()
+    return upper_tail(wider, simulated)
+
+
+def _p_of_contrast(folds: list[Fold], pair: tuple[int, int], shuffles: int, rng: np.random.Generator) -> float:
+    wider, shuffled = 0.0, np.zeros(shuffles)
+    for fold in folds:
+        scores = torch.cat([fold.patients, fold.controls])
+        is_patient = torch.arange(len(scores)) < len(fold.patients)
+        nearest = scores.argmax(1)  # a discriminant that the labels of patients do not enter: controls have none
+        among = (nearest == pair[0]) | (nearest == pair[1])
+        if (among & ~is_patient).sum() < FEWEST_CONTROLS:
+            among |= ~is_patient
+        values = (scores[:, pair[0]] - scores[:, pair[1]])[among][None]
+        diagnosis = is_patient[among].to(values)
+        shuffled_diagnoses = rng.permuted(np.tile(diagnosis.numpy(), (shuffles, 1)), axis=1)
+        for each in (diagnosis[None], torch.as_tensor(shuffled_diagnoses)):
+            difference = (gap(values.expand_as(each), each) - gap(values.expand_as(each), 1 - each)).numpy()
+            if len(each) == 1:
+                wider += difference.item()
+            else:
+                shuffled += difference
+    spread = max(shuffled.std(ddof=1) * np.sqrt(1 + 1 / shuffles), 1e-12)
+    return float(student.sf((wider - shuffled.mean()) / spread, shuffles - 1))
+
+
+def upper_tail(value: float, simulated: np.ndarray) -> float:
+    """The share of simulations that would reach `value`, by a gamma law with their mean and deviation."""
+    mean, deviation = simulated.mean(), simulated.std(ddof=1)
+    if mean <= 0 or deviation == 0:
+        return 1.0 if value <= simulated.max() else 1 / (len(simulated) + 1)
+    return float(gamma.sf(value, (mean / deviation) ** 2, scale=deviation**2 / mean))
