@@ -89,17 +89,17 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _searches_are_remembered(request) -> Iterator[None]:
-    """The search for the first subgroups of a table and the test of their number are made once for the same subjects.
+    """The search for the first subgroups of a table is made once for the same subjects, number and seed.
 
-    They are functions of their arguments, and half of the time of every fit and run of a table. Modules that are marked
+    It is a function of its arguments, and most of the time of every fit and run of a table. Modules that are marked
     `anew` compare one search with another: there, all are made.
     """
     if request.node.get_closest_marker("anew"):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((deep_ucsl, "first_split"), (weigh, "steps")):
-            patch.setattr(module, name, remembered(getattr(module, name)))
+        for module in (deep_ucsl, weigh):
+            patch.setattr(module, "first_split", remembered(module.first_split))
         yield
 
 
