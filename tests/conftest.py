@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported stays: the garbage collector, a tenth of the time without this, need not visit it again."""
+    """What is imported stays: the garbage collector need not visit it again and again."""
     gc.enable()
     gc.freeze()
 
@@ -91,7 +91,7 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
 def _searches_are_remembered(request) -> Iterator[None]:
     """The search for the first subgroups of a table is made once for the same subjects, number and seed.
 
-    It is a function of its arguments, and most of the time of every fit and run of a table. Modules that are marked
+    It is a function of its arguments, most of the time of a fit of a table and half of that of a run. Modules marked
     `anew` compare one search with another: there, all are made.
     """
     if request.node.get_closest_marker("anew"):
