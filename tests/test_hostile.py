@@ -29,8 +29,7 @@ from phenogroups.data.features import read_features_file
 from phenogroups.data.reading import Reading, prepare
 from phenogroups.data.table_files import read_table
 from phenogroups.data.tables import TableSpec, spec_from_json
-from phenogroups.data.text import as_bytes, from_bytes
-from phenogroups.data.untrusted import parse_json, read_limited
+from phenogroups.data.untrusted import as_bytes, from_bytes, parse_json, read_limited
 from phenogroups.data.writing import write_whole
 from phenogroups.methods import VAE, Consensus, DeepUCSL, PlainKMeans, load
 from phenogroups.recipes import recipe

@@ -13,7 +13,8 @@ from scipy.stats import ttest_ind
 
 import phenogroups
 from phenogroups import cli
-from phenogroups.cli.commands import Terminated, say_what_was_compared
+from phenogroups.cli.compare import print_comparison
+from phenogroups.cli.stopping import Terminated
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.study import Study
 from phenogroups.evaluation.scores import score
@@ -446,7 +447,7 @@ def test_command(features_csv, tmp_path, capsys):
 def test_a_narrow_terminal_loses_no_number(features, tmp_path, capsys):
     found = quick(features, ["classifier", "kmeans"], tmp_path / "c")
     name = "a_name_that_alone_is_as_wide_as_half_a_terminal"
-    say_what_was_compared(replace(found, summary=found.summary.replace("classifier", name)))
+    print_comparison(replace(found, summary=found.summary.replace("classifier", name)))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if name in line]
     assert line.count("±") == 4
     assert "…" not in line

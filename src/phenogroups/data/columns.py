@@ -1,5 +1,6 @@
 """What the columns of a table say of its subjects: name, diagnosis, group, known subgroup, covariates and split."""
 
+import math
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -11,7 +12,12 @@ from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, CohortError, name
 from phenogroups.data.properties import is_measured
 from phenogroups.data.tables import TableSpec
 
-CONTROL_WORDS, PATIENT_WORDS = ("0", "control"), ("1", "patient")
+CONTROL_WORDS, PATIENT_WORDS = ("0", "control"), ("1", "patient")  # understood in a table without --control, --patient
+CONTROL_VALUES = (  # understood in an array of two words
+    "control", "controls", "healthy control", "healthy controls", "healthy", "normal", "unaffected", "ctrl", "ctl",
+    "con", "hc", "cn", "nc", "td", "hv",
+)  # fmt: skip
+NUMBERS = {"false": 0.0, "true": 1.0, "zero": 0.0, "one": 1.0, "two": 2.0, "three": 3.0}  # that are written as words
 MOST_NAME = 2**10  # letters of a name
 MISSING = ("", "n/a", "na", "nan")  # n/a: as BIDS writes it
 
@@ -160,3 +166,44 @@ def typed_covariates(covariates: pd.DataFrame, subject: np.ndarray) -> pd.DataFr
         is_numeric = bool((~missing).any()) and not words.any()
         typed[name] = numbers if is_numeric else column.astype(object).where(~missing, None)
     return pd.DataFrame(typed, index=covariates.index)
+
+
+def patient_value(values: list[Any], named: Any = None) -> Any:
+    """Which of the one or two values of a diagnosis array means patient; None where all are controls.
+
+    Of two numbers the greater means patient, and a single 0 means control. Of two words exactly one must be among
+    CONTROL_VALUES (capital letters and underscores do not matter), unless the patients' word is `named`.
+    """
+    if named is not None:
+        if named not in values and len(values) > 1:
+            raise CohortError(f"Expected patient={named!r} among the values of y. Received: {_listed(values)}.")
+        return named if named in values else None
+    numbers = [_number(value) for value in values]
+    if None not in numbers:
+        greatest = max(zip(numbers, values, strict=True), key=lambda pair: pair[0])  # pyright: ignore
+        return None if len(values) == 1 and greatest[0] == 0 else greatest[1]
+    others = [value for value in values if _plain(value) not in CONTROL_VALUES]
+    if len(others) == len(values) - 1:
+        return others[0] if others else None
+    raise CohortError(
+        "Expected y as 0 (control) and 1 (patient), or as two words of which one is known to mean control "
+        f"({', '.join(CONTROL_VALUES)}). Received: {_listed(values)}. Say which value means patient, for "
+        f"example fit(X, y, patient={values[0]!r})."
+    )
+
+
+def _number(value: Any) -> float | None:
+    word = _plain(value)
+    try:
+        number = NUMBERS[word] if word in NUMBERS else float(word)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _plain(value: Any) -> str:
+    return " ".join(str(value).lower().replace("_", " ").split())
+
+
+def _listed(values: list[Any]) -> str:
+    return " and ".join(map(repr, values))

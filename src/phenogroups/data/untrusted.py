@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
+import torch
+from torch import Tensor
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 MOST_TEXT = 2**24  # bytes of a recipe or of any other small file
@@ -50,6 +52,17 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(f"it holds more than {DEEPEST} lists inside each other") from error
     refuse_strange(content)
     return content
+
+
+def as_bytes(content: Any) -> Tensor:
+    """Content as JSON in a tensor of bytes: model files hold tensors and nothing else."""
+    return torch.tensor(list(json.dumps(content).encode()), dtype=torch.uint8)
+
+
+def from_bytes(tensor: Tensor) -> Any:
+    if tensor.dtype != torch.uint8 or tensor.ndim != 1 or len(tensor) > MOST_TEXT:
+        raise ValueError(f"Expected text as bytes in a row. Received: {tensor.dtype} of shape {tuple(tensor.shape)}.")
+    return parse_json(tensor.numpy(force=True).tobytes())
 
 
 def refuse_strange(content: Any, depth: int = 0) -> None:

@@ -34,3 +34,19 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def lock(file: IO[bytes] | IO[str], *, wait: bool = True) -> bool:
+    """Lock an open file against other processes until it is closed; returns whether that succeeded.
+
+    The operating system releases the lock if this process dies. On Windows nothing is locked.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True

@@ -21,7 +21,7 @@ from rich.console import Console
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from phenogroups.data.cohort import Cohort
-from phenogroups.data.embeddings import keeping_embeddings, kept_in, telling_of_embeddings
+from phenogroups.data.embeddings import embedding_progress, keeping_embeddings, kept_in
 from phenogroups.data.study import Study
 from phenogroups.evaluation.projection import EMBEDDED, principal_axes, some_rows
 from phenogroups.evaluation.ranking import KINDS, RANKED
@@ -88,11 +88,18 @@ class Comparison:
     ran: int
     folder: Path
 
+    def print_table(self, console: Console) -> None:
+        console.print(tables.comparison_table(self.summary))
+
+    def sentences(self) -> list[str]:
+        """What the columns of the table mean, and which cells failed."""
+        return [*tables.legend(self.summary), *self.failures]
+
     def __str__(self) -> str:
-        page = Console(file=StringIO(), width=500)
-        page.print(tables.comparison_table(self.summary))
-        lines = [line.rstrip() for line in page.file.getvalue().splitlines()]  # pyright: ignore
-        return "\n".join([*filter(None, lines), *tables.legend(self.summary), *self.failures])
+        page = StringIO()
+        self.print_table(Console(file=page, width=500))
+        lines = [line.rstrip() for line in page.getvalue().splitlines()]
+        return "\n".join([*filter(None, lines), *self.sentences()])
 
 
 def compare(
@@ -280,7 +287,7 @@ def run_cell(study: Study, job: Mapping[str, Any], progress: Tell) -> dict[str, 
     importlib.import_module(job["module"])  # a method of the caller's own is registered there
     method = build_method(job["method"], job["settings"])
     began = time.perf_counter()
-    with telling_of_embeddings(lambda done, total: progress(f"embedding images {done:,} of {total:,}")):
+    with embedding_progress(lambda done, total: progress(f"embedding images {done:,} of {total:,}")):
         method.fit(train, progress=_counting(method, progress))
     seconds = time.perf_counter() - began
     prediction = method.predict_cohort(scored)

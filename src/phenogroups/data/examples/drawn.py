@@ -7,7 +7,6 @@ groups of the cohort, among patients as among controls, so clustering the patien
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -188,12 +187,6 @@ def drawn_digits(
         truth_names=tuple(known.name for known in FORMS[digit][: len(sizes)]),
         name=f"drawn-{digit}",
     )
-
-
-def drawn_marks(n: int = 6000, *, least: float = 0.2, **asked: Any) -> np.ndarray:
-    """(n, size, size): where the mark of the form (a crossbar) adds ink to the digits of `drawn_digits(n, ...)`."""
-    whole, without = (drawn_digits(n, **asked, marks=marks).inputs for marks in (True, False))
-    return np.asarray(whole)[:, 0] - np.asarray(without)[:, 0] > least
 
 
 def _half_of_each(kind: np.ndarray, rng: np.random.Generator) -> np.ndarray:
