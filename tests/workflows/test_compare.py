@@ -278,8 +278,8 @@ def test_epochs_are_counted_as_the_setting_counts_them(features, tmp_path):
     compare(features, ["deep_ucsl"], tmp_path / "c", seeds=1, settings=settings, isolated=False, progress=steps.append)
     assert str(steps[0]) == "cell 1 of 1  deep_ucsl  seed 0  epoch 1/4"
     trains = [step for step in steps if step.doing == "trains"]
-    assert trains[0].said == "start 1 of 2, epoch 1/4"
-    assert trains[-1].said == "epoch 4/4"
+    assert trains[0].words == "start 1 of 2, epoch 1/4"
+    assert trains[-1].words == "epoch 4/4"
     assert trains[-1].share == 1
     assert [step.share for step in trains] == sorted(step.share for step in trains)
 

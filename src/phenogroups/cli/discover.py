@@ -239,7 +239,7 @@ def say_encoder(method: "Method", cohort: "Cohort") -> None:
     name, weights = method.encoder_for(cohort.inputs), getattr(method, "weights", None)  # pyright: ignore
     if has_weights(name, weights):
         learns = "which are fine-tuned" if getattr(method, "fine_tune", False) else "which stay as they are"
-        note(f"Images are embedded by the encoder {name} with pretrained weights, {learns}.")
+        note(f"Images are embedded by the encoder {name} with weights learned elsewhere, {learns}.")
     else:
         note(f"Images are embedded by the encoder {name}, from random weights.")
 

@@ -9,8 +9,8 @@ import os
 import warnings
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from phenogroups.data.cache import Progress, user_cache
+from phenogroups.data.threads import set_within
 from phenogroups.data.writing import lock
 
 MOST = 2**28  # bytes of embeddings that a process holds in memory where there is no folder: 50,000 of lite0
@@ -146,24 +147,16 @@ def told() -> Progress | None:
     return _progress.get()
 
 
-@contextmanager
-def keeping_embeddings(folder: Path | None, note: Callable[[str], None] = warnings.warn) -> Iterator[None]:
+def keeping_embeddings(
+    folder: Path | None, note: Callable[[str], None] = warnings.warn
+) -> AbstractContextManager[None]:
     """Within this context, embeddings are cached in `folder`; None: in memory, until the context ends."""
-    before = _store.set(Memory(MOST_TEMPORARY) if folder is None else Folder(folder, note))
-    try:
-        yield
-    finally:
-        _store.reset(before)
+    return set_within(_store, Memory(MOST_TEMPORARY) if folder is None else Folder(folder, note))
 
 
-@contextmanager
-def embedding_progress(progress: Progress) -> Iterator[None]:
+def embedding_progress(progress: Progress) -> AbstractContextManager[None]:
     """Within this context, `progress` is called with the numbers of embedded and of all inputs."""
-    before = _progress.set(progress)
-    try:
-        yield
-    finally:
-        _progress.reset(before)
+    return set_within(_progress, progress)
 
 
 def embeddings_folder(cache: Path | None) -> Path:

@@ -1,6 +1,6 @@
-"""Whether a cohort is fit to learn from: everything is read once, and everything odd is named with its remedy.
+"""Whether a cohort can be trained on: everything is read once, and anything unusual is named with its remedy.
 
-Nothing here changes a file. A problem stops training; a warning is for the reader to judge.
+Nothing here changes a file. A problem stops training; a warning is left to the judgement of the reader.
 """
 
 import hashlib
@@ -23,23 +23,23 @@ from phenogroups.data.reading import prepare, read_ahead
 from phenogroups.data.tables import Table
 
 COLUMNS = ("subject", "diagnosis", "group", "covariates", "truth", "truth_names", "is_test")  # of a cohort
-FEWEST = 5  # of either class, below which their pictures are not compared
-SHARE_APART = 0.25  # of a class whose size, format, ... the other class has not: a shortcut
-RANKED_APART = 0.9  # chance that one class has the larger picture: a shortcut
-BRIGHTNESS_APART = 0.98  # the same of brightness, which a disease may change as well
-RARE = 0.02  # share of rows below which a code of a covariate may be a slip
+FEWEST = 5  # smallest number of subjects of either class for a comparison of their images
+SHARE_APART = 0.25  # total variation distance of size, format, ... between the classes, from which it is a shortcut
+RANKED_APART = 0.9  # area under the ROC curve of size, from which it is a shortcut
+BRIGHTNESS_APART = 0.98  # the same for brightness, which a disease may change as well
+RARE = 0.02  # share of rows below which a code of a covariate may be a typing error
 
 
 @dataclass
 class Findings:
-    """What was found, in sentences: facts, warnings to judge, and problems that stop training."""
+    """Results in sentences: facts, warnings to judge, and problems that stop training."""
 
     facts: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def attempt(self, step: Callable[[], Any]) -> Any:
-        """What the step returns, or None and its message among the problems: the rest is still checked."""
+        """The result of the step; None if it raised, with its message among the problems, so that checks continue."""
         try:
             return step()
         except CohortError as error:
@@ -60,8 +60,8 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Properties of one input, to compare it with others after it is released."""
+class InputSummary:
+    """Properties of one input, which is not held in memory."""
 
     shape: tuple[int, ...]  # as the file has it, channels first
     kind: str  # png, jpeg, ..., features or array
@@ -72,7 +72,9 @@ class Seen:
     read_as: tuple[int, ...]  # shape that the network would see
 
 
-PROPERTIES: tuple[tuple[str, str, Callable[[Seen], str]], ...] = (  # what inputs have in common, or classes differ in
+PROPERTIES: tuple[
+    tuple[str, str, Callable[[InputSummary], str]], ...
+] = (  # what inputs have in common, or classes differ in
     ("Formats", "format", lambda one: one.kind),
     ("Types", "number type", lambda one: one.dtype),
     ("Channels", "channels", lambda one: str(one.shape[0])),
@@ -83,9 +85,9 @@ PROPERTIES: tuple[tuple[str, str, Callable[[Seen], str]], ...] = (  # what input
 def check_table(
     table: Table, *, subgroups: int = 2, held_out: float = 0.2, progress: Progress | None = None
 ) -> Findings:
-    """All checks of `discover`, and what looks odd beside them; reads every file once.
+    """All checks of `discover`, and others; reads every file once.
 
-    `subgroups` and `held_out` are those that would be asked for.
+    `subgroups` and `held_out` are those of the planned run.
     """
     found = Findings()
     columns = read_columns(table.rows, table.spec, found.attempt)
@@ -114,28 +116,30 @@ def check_cohort(cohort: Cohort, *, subgroups: int = 2, held_out: float = 0.2) -
     return found
 
 
-def _describe_row(row: np.ndarray) -> Seen:
+def _describe_row(row: np.ndarray) -> InputSummary:
     return _describe(row, "features" if row.ndim == 1 else "array", row.shape)
 
 
-def _describe(array: np.ndarray, kind: str, read_as: tuple[int, ...]) -> Seen:
+def _describe(array: np.ndarray, kind: str, read_as: tuple[int, ...]) -> InputSummary:
     digest = hashlib.sha256(repr(array.shape).encode())
     digest.update(np.ascontiguousarray(array).data)
     range_ = np.iinfo(array.dtype).max if array.dtype.kind in "iu" else 1
     constant = bool(array.ndim > 1 and array.min() == array.max())
     mean = float(array.mean(dtype=np.float64)) / range_
-    return Seen(array.shape, kind, str(array.dtype), digest.digest(), mean, constant, read_as)
+    return InputSummary(array.shape, kind, str(array.dtype), digest.digest(), mean, constant, read_as)
 
 
-def _describe_files(found: Findings, table: Table, subject: np.ndarray, progress: Progress | None) -> list[Seen | None]:
-    def describe(path: Path) -> Seen:
+def _describe_files(
+    found: Findings, table: Table, subject: np.ndarray, progress: Progress | None
+) -> list[InputSummary | None]:
+    def describe(path: Path) -> InputSummary:
         file = decode(path)
         return _describe(file.array, file.format, prepare(file.array, table.spec.reading).shape)
 
     paths = found.attempt(lambda: image_paths(table))
     if paths is None:
         return [None] * len(table.rows)
-    seen: list[Seen | None] = []
+    seen: list[InputSummary | None] = []
     broken, shapes, constant = {}, {}, []
     for row, one in enumerate(read_ahead(paths, describe)):
         if isinstance(one, UnreadableInput):
@@ -152,7 +156,7 @@ def _describe_files(found: Findings, table: Table, subject: np.ndarray, progress
         listed = "\n    ".join(constant)
         found.warnings.append(
             f"{_count(len(constant), 'image')} of one value throughout, with nothing to see; drop them unless an empty "
-            f"map means something:\n    {listed}"
+            f"map has a meaning:\n    {listed}"
         )
     return seen
 
@@ -171,7 +175,7 @@ def _check_columns(found: Findings, columns: Mapping[str, Any], subgroups: int, 
             sizes = ", ".join(f"{word} {int((truth == k).sum())}" for k, word in names) or "none"
             unknown = int(((truth < 0) & (diagnosis == PATIENT)).sum())
             found.facts.append(f"Known subgroups of patients: {sizes}; {unknown} unknown.")
-        if not found.problems:  # else they would be repeated
+        if not found.problems:  # otherwise they would be repeated
             blank = Cohort(np.zeros((count, 1), np.float32), **columns)
             found.attempt(lambda: blank.require(subgroups))
             if not found.problems:
@@ -219,8 +223,10 @@ def _check_features(found: Findings, values: np.ndarray, names: tuple[str, ...])
         found.warnings.append(f"{_count(len(constant), 'feature')} with one value in all rows ({which}); drop them.")
 
 
-def _compare(found: Findings, seen: Sequence[Seen | None], labels: list[str], columns: Mapping[str, Any]) -> None:
-    """The inputs with each other: what they have in common, copies, and what differs between the classes."""
+def _compare(
+    found: Findings, seen: Sequence[InputSummary | None], labels: list[str], columns: Mapping[str, Any]
+) -> None:
+    """Compare the inputs: formats and sizes, copies, and differences between the classes."""
     good = np.array([i for i, one in enumerate(seen) if one is not None], dtype=int)
     inputs = [one for one in seen if one is not None]
     if not inputs:
@@ -235,7 +241,7 @@ def _compare(found: Findings, seen: Sequence[Seen | None], labels: list[str], co
 
 
 def _check_duplicates(
-    found: Findings, inputs: list[Seen], good: np.ndarray, labels: list[str], columns: Mapping[str, Any]
+    found: Findings, inputs: list[InputSummary], good: np.ndarray, labels: list[str], columns: Mapping[str, Any]
 ) -> None:
     same: dict[bytes, list[int]] = defaultdict(list)
     for i, one in zip(good, inputs, strict=True):
@@ -259,15 +265,15 @@ def _check_duplicates(
         found.warnings.append(f"{_count(len(left), 'input')} more than once; {remedy}:{_pairs(left, labels)}")
 
 
-def _check_shortcuts(found: Findings, inputs: list[Seen], ill: np.ndarray) -> None:
-    """Warn of properties of the files that tell patients from controls: a network would learn them first."""
+def _check_shortcuts(found: Findings, inputs: list[InputSummary], ill: np.ndarray) -> None:
+    """Warn of properties of the files that distinguish patients from controls: a network would learn them first."""
     if min(ill.sum(), (~ill).sum()) < FEWEST or len(inputs[0].shape) == 1:
         return
     remedy = "a network would learn this instead of the disease; bring both to one"
     for _, what, of in PROPERTIES:
         values = np.array([of(one) for one in inputs])
         shares = pd.crosstab(values, ill, normalize="columns")
-        # where nearly every picture has a size of its own, sizes are compared by rank below
+        # where nearly every image has a size of its own, sizes are compared by rank below
         if abs(shares[True] - shares[False]).sum() / 2 > SHARE_APART and len(shares) <= 0.1 * len(values) + 2:
             patients, controls = _most(values[ill]), _most(values[~ill])
             found.warnings.append(
@@ -277,8 +283,8 @@ def _check_shortcuts(found: Findings, inputs: list[Seen], ill: np.ndarray) -> No
         ("size", [float(np.prod(one.shape[1:])) for one in inputs], RANKED_APART),
         ("mean brightness", [one.mean for one in inputs], BRIGHTNESS_APART),
     ):
-        chance = roc_auc_score(ill, values)  # that a patient's value is larger than a control's
-        if max(chance, 1 - chance) > limit and not any(f"differ in {what} (" in words for words in found.warnings):
+        auc = roc_auc_score(ill, values)
+        if max(auc, 1 - auc) > limit and not any(f"differ in {what} (" in words for words in found.warnings):
             middle = [float(np.median(np.array(values)[which])) for which in (ill, ~ill)]
             found.warnings.append(
                 f"Patients and controls differ in {what} (medians {middle[0]:.3g} and {middle[1]:.3g}): {remedy}, or "

@@ -12,14 +12,14 @@ from torch import Tensor
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 MOST_TEXT = 2**24  # bytes of a recipe or of any other small file
-DEEPEST = 20  # lists and tables inside each other
-LARGEST = 2**64  # beyond which no setting goes
-SHOWN = 200  # characters of a wrong value that a message repeats
+DEEPEST = 20  # levels of nested lists and tables
+LARGEST = 2**64  # limit of numbers; no setting is as large
+SHOWN = 200  # characters of a wrong value that a message shows
 SHARE = 0.5  # of the machine's memory that one input may fill
 
 
 def machine_memory() -> int | None:
-    """Bytes; None where the system does not say."""
+    """Bytes of memory; None where the operating system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows
@@ -66,7 +66,7 @@ def from_bytes(tensor: Tensor) -> Any:
 
 
 def refuse_strange(content: Any, depth: int = 0) -> None:
-    """Raise where content is nested too deeply, or holds numbers or characters that no setting has."""
+    """Raise if content is nested too deeply, or has numbers or characters that no setting has."""
     if depth > DEEPEST:
         raise ValueError(f"it holds more than {DEEPEST} lists inside each other")
     if isinstance(content, dict):
