@@ -135,7 +135,7 @@ class Discover(SearchOptions):
         choice = self.choose(cohort, single, least, most) if most > least else None
         if choice is not None and choice.subgroups == 1:
             sentences = report_none(
-                cohort, single, self.out, choice, table=table, kept=self.choosing, command=LOG.command
+                cohort, single, self.out, choice, table=table, cache_dir=self.choosing, command=LOG.command
             )
             for sentence in sentences:
                 say(sentence)

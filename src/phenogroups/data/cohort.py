@@ -228,11 +228,11 @@ class Cohort:
         (80, 20)
         """
         if self.is_test is not None and self.is_test.any() and not self.is_test.all():
-            for who, kind in self._classes:
+            for name, kind in self._classes:
                 sides = self.is_test[kind]
                 if len(sides) and (sides.all() or not sides.any()):
                     raise CohortError(
-                        f"Expected {who} on both sides of the split. Received: all {len(sides)} "
+                        f"Expected {name} on both sides of the split. Received: all {len(sides)} "
                         f"{'held out' if sides.all() else 'to train on'}. Move some, or leave the split column out."
                     )
             return self[~self.is_test], self[self.is_test]

@@ -92,9 +92,9 @@ def _refuse_long_array(file: Any) -> None:
 def _split_names(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray | None]:
     naming = [column for column in rows.columns if str(column).lower() in NAMING]
     values = rows.drop(columns=naming)
-    strange = [str(column) for column in values.columns if values[column].dtype.kind not in "biuf"]
-    if strange:
-        raise CohortError(f"Expected columns of numbers. Received: {', '.join(strange[:5])}. Drop or recode them.")
+    words = [str(column) for column in values.columns if values[column].dtype.kind not in "biuf"]
+    if words:
+        raise CohortError(f"Expected columns of numbers. Received: {', '.join(words[:5])}. Drop or recode them.")
     return values.to_numpy(dtype=np.float32), rows[naming[0]].to_numpy(dtype=str) if naming else None
 
 

@@ -1,7 +1,7 @@
 """Folder layouts that need no table: each gives the rows and the spec that a table would give."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -30,17 +30,12 @@ def read_layout(folder: str | Path, labels: Labels = "eye") -> Table:
     if not folder.is_dir():
         raise CohortError(f"Expected a folder. Received: {folder}, which is none.")
     folder = _unpacked(folder)
-    layout = _recognise(folder)
-    return odir(folder, labels) if layout is odir else layout(folder)
-
-
-def _recognise(folder: Path) -> Callable[[Path], Table]:
     if (folder / "participants.tsv").is_file():
-        return bids
+        return bids(folder)
     if (folder / "full_df.csv").is_file():
-        return odir
+        return odir(folder, labels)
     if _site_tables(folder):
-        return sites
+        return sites(folder)
     if any((folder / f"train-images-idx3-ubyte{ending}").is_file() for ending in ("", ".gz")):
         raise CohortError(
             f"Expected a file per subject. Received: the files of MNIST in {folder}, where one digit is the disease. "
@@ -48,8 +43,8 @@ def _recognise(folder: Path) -> Callable[[Path], Table]:
         )
     classes = {path.name for _, path in _class_folders(folder)}
     if classes == {"NORMAL", "PNEUMONIA"} or ("NORMAL" in classes and classes <= {"NORMAL", *OCT_KINDS}):
-        return kermany
-    return class_folders if classes else image_folder
+        return kermany(folder)
+    return class_folders(folder) if classes else image_folder(folder)
 
 
 def _unpacked(folder: Path) -> Path:
@@ -199,9 +194,9 @@ def bids(folder: Path, suffix: str = "T1w") -> Table:
             f"Expected scans as sub-*/anat/*_{suffix}.nii.gz in {folder}. Received: none of {len(people)} participants."
         )
     known = {*without, *(Path(row["image"]).parts[0] for row in rows)}
-    strange = sorted(path.name for path in folder.glob("sub-*") if path.is_dir() and path.name not in known)
+    unlisted = sorted(path.name for path in folder.glob("sub-*") if path.is_dir() and path.name not in known)
     notes = _left_out(without, f"participants without a {suffix} scan")
-    notes += _left_out(strange, "folders that participants.tsv does not name")
+    notes += _left_out(unlisted, "folders that participants.tsv does not name")
     spec = TableSpec(image="image", subject="subject", group="participant_id")
     return Table(pd.DataFrame(rows), spec, folder, notes=tuple(notes))
 

@@ -42,21 +42,21 @@ class Selection:
             held_out = _column(rows, spec.split).str.lower() != "train"
             if held_out.all() or not held_out.any():  # only one part is left: a share of it is held out later
                 held_out[:], spec = False, replace(spec, split=None)
-        kept = pd.Series(True, index=rows.index)
+        studied = pd.Series(True, index=rows.index)
         group = None if spec.group is None else _column(rows, spec.group)
         if self.drop_tested and group is not None:
-            kept &= held_out | ~group.isin(group[held_out])
+            studied &= held_out | ~group.isin(group[held_out])
         if self.most_per_group is not None and group is not None:
-            place = group[kept & ~held_out].groupby(group).cumcount()
-            kept[place.index[place >= self.most_per_group]] = False
+            place = group[studied & ~held_out].groupby(group).cumcount()
+            studied[place.index[place >= self.most_per_group]] = False
         for column, limits in self.most.items():
             words = _column(rows, column)
             for word, most in limits.items():
-                chosen = rows.index[(words == word) & kept & ~held_out]
-                kept[chosen[most:]] = False
-        if not kept.any():
+                chosen = rows.index[(words == word) & studied & ~held_out]
+                studied[chosen[most:]] = False
+        if not studied.any():
             raise CohortError("Expected rows to study. Received: none, as the recipe leaves out all. Mend its [rows].")
-        return rows[kept].reset_index(drop=True), spec
+        return rows[studied].reset_index(drop=True), spec
 
 
 def _among(rows: pd.DataFrame, words: Words) -> pd.Series:

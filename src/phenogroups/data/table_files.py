@@ -5,7 +5,6 @@ import csv
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -159,7 +158,8 @@ def _parquet_frame(path: Path) -> pd.DataFrame:
         if len(schema) > MOST_FEATURES or any(pa.types.is_nested(kind) for kind in schema.types):
             raise ValueError(f"expected at most {MOST_FEATURES:,} columns of numbers or words")
         refuse_more_than_memory(count * len(schema) * 8, f"{count:,} rows x {len(schema)} columns")
-        words = [field.name for field in schema if _is_text(field.type)]
+        is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+        words = [field.name for field in schema if any(check(field.type) for check in is_text)]
     table = pq.read_table(path, read_dictionary=words, use_threads=False, memory_map=False)
     for column in table.columns:
         for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
@@ -170,9 +170,3 @@ def _parquet_frame(path: Path) -> pd.DataFrame:
     # pandas' metadata is ignored: an index without a name is row numbers
     rows = table.to_pandas(ignore_metadata=True)
     return rows.drop(columns=[column for column in rows.columns if str(column).startswith("__index_level_")])
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)

@@ -248,11 +248,11 @@ def check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise RunError(f"Expected a folder to write. Received: {folder}, which is a file. Choose another (--out).")
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    strange = sorted(name for name in inside - {CELLS, *OUTPUTS} if not name.endswith(".partial"))
-    if strange:
+    others = sorted(name for name in inside - {CELLS, *OUTPUTS} if not name.endswith(".partial"))
+    if others:
         raise RunError(
             f"Expected a new folder or an earlier comparison to go on with. Received: {folder}, which holds other "
-            f"things ({', '.join(strange[:5])}). Choose another folder (--out)."
+            f"things ({', '.join(others[:5])}). Choose another folder (--out)."
         )
 
 
@@ -329,8 +329,8 @@ def _run_all(
         while todo:
             first = todo[0]
             for cell in list(todo):
-                with store.claim(cell) as ours:
-                    if not ours:
+                with store.claim(cell) as is_claimed:
+                    if not is_claimed:
                         continue
                     found = store.read(cell)
                     if found is None or found == before[cell]:  # no other process has run it meanwhile

@@ -275,17 +275,17 @@ def report_none(
     choice: Choice,
     *,
     table: Mapping[str, Any] | None = None,
-    kept: str | Path | None = None,
+    cache_dir: str | Path | None = None,
     command: str | None = None,
 ) -> list[str]:
     """Write a run folder without a model that says why no subgroups were found; returns its sentences.
 
-    `kept` is the folder of intermediate results of `number_of_subgroups`, whose embeddings are shown.
+    `cache_dir` is the folder of intermediate results of `number_of_subgroups`, whose embeddings are shown.
     """
     verdict = no_subgroups(choice)
     sentences = [verdict.sentence(), *choice_sentences(choice)[1:]]
     recipe = {"format": FORMAT, **_recipe(cohort, method, 0.0, dict(table or {}), command), "versions": versions()}
-    rows, vectors = looked_at(cohort, method, kept)
+    rows, vectors = looked_at(cohort, method, cache_dir)
     with new_run_folder(folder) as partial:
         write_choice(partial, choice)
         write_json(partial / "verdict.json", verdict.as_json())

@@ -121,9 +121,9 @@ def predict_table(
     columns = ["subject", *prediction_columns(Prediction.of_tensors(method.blank()), method)]
     columns += [STRANGENESS, REMARK, PROBLEM]
     assigned = Assigned(Path(out), len(rows))
-    kept = None if cache is None else embeddings_folder(Path(cache))  # new subjects are predicted once
+    embeddings = None if cache is None else embeddings_folder(Path(cache))  # new subjects are predicted once
     try:
-        with whole_file(Path(out)) as file, keeping_embeddings(kept, note):
+        with whole_file(Path(out)) as file, keeping_embeddings(embeddings, note):
             for block in _blocks(opened, method.input_shape_, cache, progress):
                 predicted = _predict(method, block, names, covariates).reindex(columns=columns)
                 assigned.add(predicted)

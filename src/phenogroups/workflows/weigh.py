@@ -80,12 +80,13 @@ def compare_covariates(
 
 def tested_number(method: Method, train: Cohort) -> Choice | None:
     """Test of the given number of subgroups; None where it would need another training."""
-    some = train[some_of_each(train, TESTED, method.seed)]
-    x = method.vectors(some) if enough_for_halves(some, method.n_subgroups) else None
+    k, seed = method.n_subgroups, method.seed
+    sample = train[some_of_each(train, TESTED, seed)]
+    x = method.vectors(sample) if enough_for_halves(sample, k) else None
     if x is None:
         return None
-    ill, k, seed = some.is_patient, method.n_subgroups, method.seed
-    patients = disease_vectors([x.astype(np.float64)], ill, some.covariates)[torch.as_tensor(ill)]
+    ill = sample.is_patient
+    patients = disease_vectors([x.astype(np.float64)], ill, sample.covariates)[torch.as_tensor(ill)]
     found = steps(patients, k, patience=k, seed=seed)
     again = agreement_of_runs(lambda _: patients, [step.q.argmax(1).numpy() for step in found], seed=seed)
     rows = [

@@ -1,8 +1,8 @@
-"""Brains drawn by code: volumes with known subgroups, known nuisances and no download.
+"""Simulated brain volumes with known subgroups and known nuisance variation, without a download.
 
 A brain is an ellipsoid with a rim of grey matter and two ventricles. Size (sex), ventricles and rim (age), contrast,
-lighting and noise (site) and the way the head lies vary alike in everybody; only the patients have lesions: dark
-ones anywhere around the ventricles, or bright ones anywhere in the cortex, mild to severe.
+illumination and noise (site) and the position of the head vary in all subjects; only patients have lesions: dark ones
+around the ventricles, or bright ones in the cortex, mild to severe.
 """
 
 from collections.abc import Sequence
@@ -84,9 +84,9 @@ def drawn_brains(
     of_patients = np.where(ill, rng.uniform(mild, severe, n), 0.0)
     volumes = np.empty((n, 1, size, size, size), np.float32)
     for first in range(0, n, CHUNK):
-        some = slice(first, first + CHUNK)
-        volumes[some, 0] = _draw(
-            age[some], female[some], of_patients[some], pattern[some], site[some], site_effect, size, rng
+        rows = slice(first, first + CHUNK)
+        volumes[rows, 0] = _draw(
+            age[rows], female[rows], of_patients[rows], pattern[rows], site[rows], site_effect, size, rng
         )
     return Cohort(
         volumes,
@@ -139,9 +139,9 @@ def _draw(
     thin = half.min(axis=1)[:, None]
     tissue += (FLUID - tissue) * _above(-thin * np.linalg.norm(place / half[:, :, None], axis=1), -thin)
     tissue *= _above(-depth, -1)
-    seen = tissue ** contrast[:, None] * (1 + slope @ page)
-    seen += noise[:, None] * rng.standard_normal(seen.shape, dtype=np.float32)
-    return np.maximum(seen, 0).reshape(n, size, size, size)
+    scan = tissue ** contrast[:, None] * (1 + slope @ page)
+    scan += noise[:, None] * rng.standard_normal(scan.shape, dtype=np.float32)
+    return np.maximum(scan, 0).reshape(n, size, size, size)
 
 
 def _lesions(
@@ -150,7 +150,7 @@ def _lesions(
     """Centres (subjects, lesions, 3) and radii (subjects, lesions), which are negative where there is none."""
     fewest, most = np.array(LESIONS)[pattern].T
     shape = (len(pattern), np.max(LESIONS))
-    # not rng.integers, which draws again where it must: the same seed is to draw the same brains, whatever ails them
+    # not rng.integers, which may draw several times: a seed must draw the same brains whatever their lesions
     count = np.where(ill, fewest + np.floor((most - fewest + 1) * rng.random(shape[0])), 0)
     towards = rng.standard_normal((*shape, 3))
     towards /= np.linalg.norm(towards, axis=2, keepdims=True)
