@@ -211,7 +211,7 @@ def test_nothing_is_written_through_a_link(spoilt, tmp_path):
 
 def test_a_cell_of_a_stranger_is_run_again(tmp_path):
     def check(found):
-        from phenogroups.workflows.compare import check_found
+        from phenogroups.workflows.run_cells import check_found
 
         check_found(found)
 

@@ -23,7 +23,7 @@ from phenogroups.report.tables import OUTPUTS
 from phenogroups.training.run import RunError
 from phenogroups.workflows.compare import build_methods, compare, kind_of, plan
 
-MODULE = sys.modules["phenogroups.workflows.compare"]
+MODULE, CELLS = (sys.modules[f"phenogroups.workflows.{name}"] for name in ("compare", "run_cells"))
 COMMAND = [sys.executable, "-m", "phenogroups.cli", "compare"]
 QUICK = {"epochs": 1, "steps": 2}
 
@@ -37,13 +37,13 @@ def quick(cohort, methods, folder, **options):
 def ran(monkeypatch):
     """Which cells were run."""
     cells = []
-    run_cell = MODULE.run_cell
+    run_cell = CELLS.run_cell
 
     def counted(study, job, progress):
         cells.append((job["method"], job["seed"]))
         return run_cell(study, job, progress)
 
-    monkeypatch.setattr(MODULE, "run_cell", counted)
+    monkeypatch.setattr(CELLS, "run_cell", counted)
     return cells
 
 
@@ -464,7 +464,7 @@ def test_an_interruption_says_what_is_kept(features_csv, tmp_path, capsys, monke
     def interrupt(*_, **__):
         raise stop
 
-    monkeypatch.setattr(MODULE, "run_cell", interrupt)
+    monkeypatch.setattr(CELLS, "run_cell", interrupt)
     assert run(features_csv, "--methods", "kmeans", "--out", tmp_path / "c") == code
     assert "finished cells are kept in" in capsys.readouterr().err
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 if TYPE_CHECKING:
     from phenogroups.methods import Method
-    from phenogroups.workflows.compare import Step
+    from phenogroups.workflows.run_cells import Step
 
 # control characters that a terminal would obey instead of showing them: escape sequences, and marks of text direction
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
