@@ -1,4 +1,4 @@
-"""Who is studied: inputs, diagnosis and what else is known of every subject, validated once."""
+"""The subjects of a study: inputs, diagnosis and other variables of each, validated once."""
 
 import hashlib
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ UNKNOWN = -1  # truth of a control, or of a patient whose subgroup is unknown
 
 
 def subgroup_letter(k: int) -> str:
-    """A, B, ... Z, AA, AB, ...: what a subgroup is called in tables and on pages."""
+    """Name of a subgroup in tables and on pages: A, B, ... Z, AA, AB, ..."""
     return (subgroup_letter(k // 26 - 1) if k >= 26 else "") + ascii_uppercase[k % 26]
 
 
@@ -31,7 +31,7 @@ class CohortError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Patients and controls: their inputs, their diagnosis and what else is known of them.
+    """Patients and controls: their inputs, diagnosis and other variables.
 
     A cohort is checked when it is made and never changed. Indexing (``cohort[rows]``) selects subjects.
 
@@ -174,7 +174,7 @@ class Cohort:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A checksum of who is in the cohort and what was measured of them."""
+        """A checksum of the subjects' names, diagnoses and inputs."""
         digest = hashlib.sha256()
         for row in self.inputs:
             digest.update(np.ascontiguousarray(row).data)
@@ -319,7 +319,7 @@ def refuse_repeated(subject: np.ndarray) -> None:
 
 
 def name_rows(names: Sequence[str] | np.ndarray, most: int = 5) -> str:
-    """`3 rows (sub-01, sub-07, sub-09)`: how messages point at rows."""
+    """Rows in a message: `3 rows (sub-01, sub-07, sub-09)`."""
     shown = ", ".join(str(name) for name in names[:most])
     more = ", ..." if len(names) > most else ""
     return f"{len(names)} row{'s' if len(names) != 1 else ''} ({shown}{more})"

@@ -171,11 +171,8 @@ def drawn_digits(
     for d, f in np.unique(np.stack([drawn, form], axis=1), axis=0):
         rows = np.flatnonzero((drawn == d) & (form == f))
         hand = covariates.iloc[rows]
-        segments = _write(FORMS[d][f], hand["slant"].to_numpy(), hand["size"].to_numpy(), rng)
-        if not marks:  # the body is written first
-            body = _ways(FORMS[d][f])[: len(_parse(FORMS[d][f].body))]
-            segments = segments[:, : sum(len(way) - 1 for way in body)]
-        images[rows] = _ink(segments, hand["boldness"].to_numpy(), size)
+        segments, of_body = _write(FORMS[d][f], hand["slant"].to_numpy(), hand["size"].to_numpy(), rng)
+        images[rows] = _ink(segments if marks else segments[:, :of_body], hand["boldness"].to_numpy(), size)
     light = np.linspace(0, 0.5, size, dtype=np.float32)
     uneven = light[:, None] + light  # from dark at the upper left to light at the lower right
     images[at_b] += np.float32(site_effect / 2) * (uneven - images[at_b])
@@ -200,11 +197,16 @@ def _half_of_each(kind: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return (place - first[code] + rng.integers(2, size=len(first))[code]) % 2
 
 
-def _write(form: Form, slant: np.ndarray, scale: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The form as each hand writes it: (hands, segments, start and end, x and y), from the centre of the page."""
+def _write(form: Form, slant: np.ndarray, scale: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, int]:
+    """The form as each hand writes it: (hands, segments, start and end, x and y), from the centre of the page.
+
+    Segments of the body come first; their number is returned too.
+    """
     hands = len(slant)
     each = (hands, 1, 1)
-    _, mark, joints, points = _parts(form)
+    body, mark = _parse(form.body), _parse(form.mark)
+    joints = {point for stroke in body for point in stroke}
+    points = sorted(joints | {point for stroke in mark for point in stroke})
     written = np.tile(np.array(points), each)  # (hands, points, x and y)
     if mark:
         anchor = np.array(mark[0][0])
@@ -213,28 +215,16 @@ def _write(form: Form, slant: np.ndarray, scale: np.ndarray, rng: np.random.Gene
         written[:, own] = anchor + grown + rng.uniform(-1, 1, each) * np.array(form.slide)
     written += rng.normal(0, 0.35, written.shape)  # tremor
 
-    ways = _ways(form)
-    path = np.concatenate([way[:-1] for way in ways] + [way[1:] for way in ways]) @ written  # all starts, then all ends
+    curves = [_spline([points.index(point) for point in stroke], np.array(points)) for stroke in body + mark]
+    # all starts, then all ends
+    path = np.concatenate([curve[:-1] for curve in curves] + [curve[1:] for curve in curves]) @ written
     x, y = path[..., :1], path[..., 1:]
     bow_x, bow_y = rng.normal(0, 0.6, (2, *each))
     x = rng.normal(1, 0.06, each) * x + bow_x * (0.5 - y**2 / 100) - slant.reshape(each) * y
     y = y + bow_y * (0.25 - x**2 / 50)
     place = rng.normal(0, 0.6, (hands, 1, 2))
     xy = _turn(np.concatenate([x, y], axis=-1), rng.normal(0, 0.04, hands)) * scale.reshape(each) + place
-    return np.stack(np.split(xy, 2, axis=1), axis=2)
-
-
-def _parts(form: Form) -> tuple[list, list, set, list]:
-    """Strokes of the body and of the mark, the points of the body, and all points."""
-    body, mark = _parse(form.body), _parse(form.mark)
-    joints = {point for stroke in body for point in stroke}
-    return body, mark, joints, sorted(joints | {point for stroke in mark for point in stroke})
-
-
-def _ways(form: Form) -> list[np.ndarray]:
-    """The weights of each stroke, the body's first, which interpolate the points of the form along it."""
-    body, mark, _, points = _parts(form)
-    return [_spline([points.index(point) for point in stroke], np.array(points)) for stroke in body + mark]
+    return np.stack(np.split(xy, 2, axis=1), axis=2), sum(len(curve) - 1 for curve in curves[: len(body)])
 
 
 def _parse(strokes: str) -> list[list[tuple[float, ...]]]:

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import math
-import os
 import struct
 import zlib
 from http.client import HTTPException
@@ -14,6 +13,7 @@ from urllib.request import urlopen
 import numpy as np
 import pandas as pd
 
+from phenogroups.data.cache import user_cache
 from phenogroups.data.cohort import UNKNOWN, Cohort, CohortError, name_rows
 from phenogroups.data.examples.drawn import FORMS
 from phenogroups.data.examples.local import VARIABLE, find, read_labels, require
@@ -147,7 +147,7 @@ def _locate(name: str, data: str | Path | None) -> Path:
 
 
 def _cached(name: str) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phenogroups" / "mnist"
+    cache = user_cache().with_name("mnist")
     path = cache / name
     if path.is_file():
         return path
