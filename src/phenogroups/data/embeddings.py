@@ -137,7 +137,7 @@ def store() -> Memory | Folder:
     return _store.get()
 
 
-def kept_in() -> Path | None:
+def current_folder() -> Path | None:
     """The folder of the current cache, if it has one; processes that are started need it."""
     return getattr(_store.get(), "folder", None)
 

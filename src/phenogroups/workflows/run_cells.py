@@ -14,7 +14,7 @@ import torch
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from phenogroups.data.cohort import Cohort
-from phenogroups.data.embeddings import embedding_progress, keeping_embeddings, kept_in
+from phenogroups.data.embeddings import current_folder, embedding_progress, keeping_embeddings
 from phenogroups.data.study import Study
 from phenogroups.evaluation.projection import EMBEDDED, principal_axes, some_rows
 from phenogroups.evaluation.ranking import RANKED
@@ -86,7 +86,7 @@ def _run_one(cell: Cell, study: Study, worker: Isolated | None, progress: CellPr
     """The result of a cell, or its error: a failing method does not stop the others."""
     job = {
         "method": cell.method, "module": class_of(cell.method).__module__, "settings": cell.settings,
-        "seed": cell.seed, "threads": torch.get_num_threads(), "embeddings": kept_in(),
+        "seed": cell.seed, "threads": torch.get_num_threads(), "embeddings": current_folder(),
     }  # fmt: skip
     try:
         if worker is not None:

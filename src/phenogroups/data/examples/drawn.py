@@ -263,13 +263,8 @@ def _ink(segments: np.ndarray, boldness: np.ndarray, size: int) -> np.ndarray:
             # |p - a - t d|^2 = |p - a|^2 + |d|^2 t (t - 2 q), where q = (p - a).d / |d|^2 and t is q kept in [0, 1]
             q = along[:, s, 0, None, :] + along[:, s, 1, :, None]
             t = np.clip(q, 0, 1)
-            q *= -2
-            q += t
-            q *= t
-            q *= length2[:, s, :, None]
-            q += away2[:, s, 0, None, :]
-            q += away2[:, s, 1, :, None]
-            np.minimum(nearest, q, out=nearest)
+            distance2 = (t - 2 * q) * t * length2[:, s, :, None] + away2[:, s, 0, None, :] + away2[:, s, 1, :, None]
+            np.minimum(nearest, distance2, out=nearest)
         distance = np.sqrt(np.maximum(nearest, 0))
         nearest[:] = np.clip((half_width[rows, None, None] - distance) / np.float32(SOFTNESS) + np.float32(0.5), 0, 1)
     return images

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.spatial.transform import Rotation
 
 from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError
 from phenogroups.data.examples.drawn import shared_out
@@ -112,7 +113,8 @@ def _draw(
     n = len(age)
     decades = (age - 50) / 10
     scale = np.where(female, 0.96, 1.02)[:, None] * rng.normal(1, 0.03, (n, 3))
-    lie = _turns(rng.normal(0, 0.06, (n, 3))) / (scale * AXES)[:, :, None]
+    angles = rng.normal(0, 0.06, (n, 3)) * [1, -1, 1]
+    lie = Rotation.from_euler("XYZ", angles).as_matrix() / (scale * AXES)[:, :, None]
     moved = rng.normal(0, 0.03, (n, 3))
     half = np.array(VENTRICLE) * (np.exp(0.1 * decades) * rng.lognormal(0, 0.12, n))[:, None]
     rim = CORTEX + 0.012 * decades + rng.normal(0, 0.015, n)
@@ -166,17 +168,6 @@ def _lesions(
 def _above(values: np.ndarray, limit: np.ndarray | float) -> np.ndarray:
     """From 0 to 1 as values rise past the limit."""
     return np.clip((values - limit) * np.float32(1 / EDGE) + np.float32(0.5), 0, 1)
-
-
-def _turns(angles: np.ndarray) -> np.ndarray:
-    """(n, 3, 3): rotations by angles (n, 3) about the three axes."""
-    turned = np.tile(np.eye(3), (len(angles), 1, 1))
-    for k, (i, j) in enumerate(((1, 2), (0, 2), (0, 1))):
-        one = np.tile(np.eye(3), (len(angles), 1, 1))
-        one[:, i, i] = one[:, j, j] = np.cos(angles[:, k])
-        one[:, i, j], one[:, j, i] = -np.sin(angles[:, k]), np.sin(angles[:, k])
-        turned = turned @ one
-    return turned
 
 
 def _check(n: int, sizes: Sequence[float], size: int, **shares: float) -> None:
