@@ -139,7 +139,7 @@ class Discover(SearchOptions):
             )
             for sentence in sentences:
                 say(sentence)
-            self.finish()
+            self.clean_up()
             say(
                 f"Written: {self.out}. Nothing was trained; --subgroups 2 --overwrite would divide the patients into "
                 "two all the same."
@@ -158,7 +158,7 @@ class Discover(SearchOptions):
                 resume=self.resume, overwrite=self.overwrite, workers=self.workers, command=LOG.command, note=note,
             )  # fmt: skip
         if found.scores:  # in the first of several processes only
-            self.finish()
+            self.clean_up()
             print_discovery(found)
             LOG.write(self.out)
 
@@ -207,7 +207,7 @@ class Discover(SearchOptions):
         """Folder of intermediate results of the search for the number of subgroups, beside the run folder."""
         return self.out.resolve().with_name(self.out.resolve().name + ".choosing")
 
-    def finish(self) -> None:
+    def clean_up(self) -> None:
         """Delete intermediate results, which a finished run does not need."""
         import shutil
 
