@@ -14,7 +14,7 @@ INCOMPLETE = 3  # exit code: written, but some subjects could not be assigned
 
 @dataclass(frozen=True, kw_only=True)
 class Check(SearchOptions):
-    """Read a cohort once, say what is in it and what is odd, and whether training should start (exit code 1: no).
+    """Read a cohort once, describe it, warn of what is unusual, say whether training should start (exit code 1: no).
 
     The result depends on the number of subgroups and the held-out share: give it the options of discover.
 

@@ -155,7 +155,7 @@ def typed_covariates(covariates: pd.DataFrame, subject: np.ndarray) -> pd.DataFr
             values = ", ".join(map(repr, sorted(column[words].unique())[:5]))
             raise CohortError(
                 f"Expected numbers in the covariate {name!r}, as most rows have. Received: {values} in "
-                f"{name_rows(subject[words])}. Mend them, or empty the cells if nobody knows; "
+                f"{name_rows(subject[words])}. Correct them, or empty the cells if unknown; "
                 "if all are codes, write them as words (site1, site2)."
             )
         is_numeric = bool((~missing).any()) and not words.any()

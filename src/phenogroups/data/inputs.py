@@ -127,7 +127,8 @@ def refuse_broken(broken: Mapping[int, str], subject: np.ndarray, paths: Sequenc
     if broken:
         lines = "\n".join(f"  {line}" for line in name_broken(broken, subject, paths))
         raise CohortError(
-            f"Expected a readable file in every row. Received {len(broken)} that are not; mend or drop them:\n{lines}"
+            f"Expected a readable file in every row. Received {len(broken)} that are not; correct or drop "
+            f"them:\n{lines}"
         )
 
 

@@ -55,7 +55,7 @@ class Findings:
     @property
     def verdict(self) -> str:
         if self.problems:
-            return f"Training should not start: {_count(len(self.problems), 'problem')} to mend."
+            return f"Training should not start: {_count(len(self.problems), 'problem')} to correct."
         if self.warnings:
             return f"Training may start; {_count(len(self.warnings), 'warning')} to judge first."
         return "Training may start."
@@ -192,8 +192,8 @@ def _check_covariates(found: Findings, covariates: pd.DataFrame, subject: np.nda
         if unusual:
             rows = column.astype(str).isin(unusual - {max(words, key=lambda w: sizes[w]) for words in alike}).to_numpy()
             found.warnings.append(
-                f"Covariate {name} has codes that may be slips: {', '.join(map(repr, sorted(unusual)))} in "
-                f"{name_rows(subject[rows])}. Recode them, or empty the cells if nobody knows."
+                f"Covariate {name} has codes that may be typing errors: {', '.join(map(repr, sorted(unusual)))} in "
+                f"{name_rows(subject[rows])}. Recode them, or empty the cells if unknown."
             )
 
 

@@ -55,7 +55,7 @@ class Selection:
                 chosen = rows.index[(words == word) & studied & ~held_out]
                 studied[chosen[most:]] = False
         if not studied.any():
-            raise CohortError("Expected rows to study. Received: none, as the recipe leaves out all. Mend its [rows].")
+            raise CohortError("Expected rows to study. Received: none; the recipe leaves out all. Change its [rows].")
         return rows[studied].reset_index(drop=True), spec
 
 

@@ -104,8 +104,8 @@ def drawn_digits(
 ) -> Cohort:
     """Draw a cohort of digits with known subgroups; nothing is downloaded.
 
-    Patients write one digit in several forms, the truth. Controls write the other nine digits equally often. Everybody
-    has a broad or a thin pen, which is more visible than the form.
+    Patients write one digit in several forms, the truth. Controls write the other nine digits equally often. All
+    subjects have a broad or a thin pen, which is more visible than the form.
 
     Parameters
     ----------

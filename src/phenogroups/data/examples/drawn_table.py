@@ -45,7 +45,7 @@ def drawn_table(
     separation
         Distance between two subgroups, in standard deviations of the noise.
     shared
-        Standard deviation of the effect of age on everybody, in standard deviations of the noise.
+        Standard deviation of the effect of age on all subjects, in standard deviations of the noise.
     patients
         Share of patients among the subjects.
     site_effect
