@@ -32,6 +32,7 @@ from common import (
     write_result,
 )
 from fundus import read_fundus
+from pneumonia import read_xrays
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold
@@ -44,7 +45,6 @@ from phenogroups.data.cohort import UNKNOWN, Cohort, CohortError
 from phenogroups.data.embeddings import keeping_embeddings
 from phenogroups.data.examples.local import find, require
 from phenogroups.data.examples.mnist import mnist
-from phenogroups.data.examples.pneumonia import pneumonia
 from phenogroups.data.opening import open_cohort
 from phenogroups.data.reading import Reading
 from phenogroups.data.tables import TableSpec
@@ -199,7 +199,7 @@ def _truth(cohort: Cohort) -> np.ndarray:
 
 def _pneumonia(asked: Cohorts) -> Cohort:
     _needed(asked, "pneumonia/chest_xray/train/PNEUMONIA", "chest_xray/train/PNEUMONIA", "pneumonia/train/PNEUMONIA")
-    return pneumonia(asked.data, size=SIZE)
+    return read_xrays(asked.data, SIZE)
 
 
 def _oct(asked: Cohorts) -> Cohort:

@@ -13,11 +13,11 @@ from typing import Any
 
 from common import ERR, OUT, RESULTS, PublicData, fit, machine, peak_memory_mb, scores_of
 from common import main as run_main
+from pneumonia import read_xrays
 from rich.table import Table
 
 from phenogroups.cli import parse_settings, say
 from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
-from phenogroups.data.examples.pneumonia import pneumonia
 from phenogroups.data.writing import write_whole
 from phenogroups.methods import build_method, settings_of
 from phenogroups.methods.deep import DeepMethod
@@ -38,7 +38,7 @@ class FineTune(PublicData):
     """Where embeddings are kept; by default the user's cache."""
 
     def run(self) -> None:
-        cohort = self.some(pneumonia(self.data, size=self.size, labels=self.labels))
+        cohort = self.some(read_xrays(self.data, self.size, labels=self.labels))
         rows = []
         with keeping_embeddings(embeddings_folder(self.cache)):
             for seed in range(self.seeds):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from common import PublicData, Row, about_cohort, finish, fit, main, over_seeds, scores_of
 
-from phenogroups.data.examples.mnist import mnist, split_of_labels
+from phenogroups.data.examples.mnist import mnist, parse_labels
 from phenogroups.evaluation.scores import score
 
 
@@ -18,7 +18,7 @@ class MNIST7(PublicData):
     """MNIST 7 with or without crossbar, from "7 or not" alone."""
 
     def run(self) -> None:
-        labelled = None if self.labels is None else split_of_labels(self.labels)
+        labelled = None if self.labels is None else parse_labels(self.labels)[0]
         train = self.some(mnist(7, data=self.data, labels=self.labels if labelled == "train" else None))
         test = self.some(mnist(7, data=self.data, split="test", labels=self.labels if labelled == "test" else None))
         scored = train if labelled == "train" else test

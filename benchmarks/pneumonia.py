@@ -4,13 +4,45 @@ python benchmarks/pneumonia.py --data DIR [--input pixels --size 96]. Scored on 
 kinds of pneumonia are known (by file names or --labels), else on a share of the patients held out, others by each seed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from common import PublicData, Row, about_cohort, finish, fit, main, over_seeds, scores_of
 
 from phenogroups.data.cohort import Cohort
-from phenogroups.data.examples.pneumonia import has_embeddings, has_images, pneumonia, pneumonia_embeddings
+from phenogroups.data.examples.local import find, require
+from phenogroups.data.examples.pneumonia import (
+    TRUTH_NAMES,
+    TRUTH_OF,
+    has_embeddings,
+    kinds_of,
+    pneumonia_embeddings,
+)
+from phenogroups.data.opening import open_cohort
+
+
+def xray_places(split: str) -> list[str]:
+    folders = ("", "chest_xray/", "pneumonia/", "pneumonia/chest_xray/")
+    return [f"{folder}{split}/PNEUMONIA" for folder in folders]
+
+
+def read_xrays(
+    data: Path | None, size: int, *, split: str = "train", intensity: str = "unit", labels: Path | None = None
+) -> Cohort:
+    """The public X-rays in grey, size x size pixels; `labels` as in `pneumonia_embeddings`."""
+    reading = {"size": (size, size), "channels": 1, "intensity": intensity}
+    cohort = open_cohort(require(data, *xray_places(split)).parent, reading=reading)
+    truth = np.array([TRUTH_OF[kind] for kind in kinds_of([Path(name).name for name in cohort.subject], labels)])
+    return replace(cohort, truth=truth, truth_names=TRUTH_NAMES, name="pneumonia")
+
+
+def paper_subset(cohort: Cohort) -> Cohort:
+    """All controls and equally many of either pneumonia, the first in the order of the files."""
+    controls, *kinds = (np.flatnonzero(rows) for rows in (~cohort.is_patient, cohort.truth == 0, cohort.truth == 1))
+    count = min(map(len, (controls, *kinds)))
+    return cohort[np.sort(np.concatenate([controls, *(rows[:count] for rows in kinds)]))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +80,17 @@ class Pneumonia(PublicData):
 
     def known_test(self) -> Cohort | None:
         """The test split, if it is there with subgroups to compare with."""
-        if not (has_embeddings if self.input == "table" else has_images)(self.data, "test"):
+        if not (has_embeddings(self.data, "test") if self.input == "table" else find(self.data, *xray_places("test"))):
             return None
         test = self.some(self.load("test", False, self.labels))
         return test if test.truth is not None and (test.truth >= 0).any() else None
 
-    def load(self, split: str, balanced: bool, labels: object) -> Cohort:
-        chosen = {"split": split, "balanced": balanced, "labels": labels}
+    def load(self, split: str, balanced: bool, labels: Path | None) -> Cohort:
         if self.input == "table":
-            return pneumonia_embeddings(self.data, **chosen)
-        return pneumonia(self.data, size=self.size, intensity=self.intensity, **chosen)
+            cohort = pneumonia_embeddings(self.data, split=split, labels=labels)
+        else:
+            cohort = read_xrays(self.data, self.size, split=split, intensity=self.intensity, labels=labels)
+        return paper_subset(cohort) if balanced else cohort
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 from common import Options, Row, finish, fit, main, over_seeds
 from scipy.ndimage import binary_dilation
 
-from phenogroups.data.examples.drawn import drawn_digits, drawn_marks
+from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.evaluation.saliency import REFERENCES, saliency, some_patients
 from phenogroups.evaluation.scores import score
 
@@ -28,7 +28,8 @@ class Saliency(Options):
 
     def run(self) -> None:
         def one_seed(seed: int) -> Row:
-            cohort, marks = drawn_digits(self.subjects, seed=seed), drawn_marks(self.subjects, seed=seed)
+            cohort, plain = (drawn_digits(self.subjects, seed=seed, marks=marks) for marks in (True, False))
+            marks = np.asarray(cohort.inputs)[:, 0] - np.asarray(plain.inputs)[:, 0] > 0.2  # ink of the crossbar
             marks = dict(zip(cohort.subject, marks, strict=True))
             train, test = cohort.split(0.2, seed)
             method = self.build(seed)

@@ -90,7 +90,7 @@ def larger(home):
 
 P, V = "pictures", "volumes"
 CASES = {
-    "truncated JPEG": (P, cut, [], ["row 4 (sub-03): 3.jpeg cannot be read", "mend or drop"]),
+    "truncated JPEG": (P, cut, [], ["row 4 (sub-03): 3.jpeg cannot be read", "correct or drop"]),
     "no JPEG": (P, lambda h: (h / "3.jpeg").write_text("hello"), [], ["row 4 (sub-03): 3.jpeg cannot be read"]),
     "empty file": (V, nothing, [], ["row 4 (sub-03): 3.nii.gz is an empty file"]),
     "NIfTI without data": (V, header_only, [], ["row 4 (sub-03): 3.nii.gz cannot be read"]),
@@ -145,7 +145,7 @@ def test_what_may_be_meant_is_only_warned_of(home, capsys):
     Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(home / "5.jpeg")
     assert cli.main(["check", str(home / "subjects.csv"), *COLUMNS]) == 0
     printed = capsys.readouterr().out
-    assert "Covariate sex has codes that may be slips: 'x' in 1 row (sub-03). Recode them" in printed
+    assert "Covariate sex has codes that may be typing errors: 'x' in 1 row (sub-03). Recode them" in printed
     assert "row 6 (sub-05): 5.jpeg" in printed
     assert "Training may start; 2 warnings to judge first." in printed
 

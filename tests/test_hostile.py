@@ -29,8 +29,7 @@ from phenogroups.data.features import read_features_file
 from phenogroups.data.reading import Reading, prepare
 from phenogroups.data.table_files import read_table
 from phenogroups.data.tables import TableSpec, spec_from_json
-from phenogroups.data.text import as_bytes, from_bytes
-from phenogroups.data.untrusted import parse_json, read_limited
+from phenogroups.data.untrusted import as_bytes, from_bytes, parse_json, read_limited
 from phenogroups.data.writing import write_whole
 from phenogroups.methods import VAE, Consensus, DeepUCSL, PlainKMeans, load
 from phenogroups.recipes import recipe
@@ -212,7 +211,7 @@ def test_nothing_is_written_through_a_link(spoilt, tmp_path):
 
 def test_a_cell_of_a_stranger_is_run_again(tmp_path):
     def check(found):
-        from phenogroups.workflows.compare import check_found
+        from phenogroups.workflows.run_cells import check_found
 
         check_found(found)
 

@@ -92,7 +92,7 @@ def test_an_interrupted_embedding_goes_on(encoder, inputs, tmp_path):
             raise Interrupted
 
     with (
-        keeping_embeddings(tmp_path), embeddings.telling_of_embeddings(stop), pytest.raises(Interrupted),
+        keeping_embeddings(tmp_path), embeddings.embedding_progress(stop), pytest.raises(Interrupted),
     ):  # fmt: skip
         embed_once(encoder, inputs)
     (path,) = tmp_path.iterdir()

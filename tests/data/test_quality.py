@@ -124,7 +124,8 @@ def unreadable(home):
         (colours, {"reading": Reading(channels=1)}, [], ["differ in channels (patients: 3 (20); controls: 1 (20))"]),
         (black, {}, [], ["1 image of one value throughout", "row 6 (sub-05): 5.png"]),
         (black, {"reading": Reading(intensity="minmax")}, ["row 6 (sub-05): 5.png is constant"], []),
-        (lambda h: edit(h, 4, sex="x"), {}, [], ["Covariate sex has codes that may be slips: 'x' in 1 row (sub-04)"]),
+        (lambda h: edit(h, 4, sex="x"), {}, [],
+         ["Covariate sex has codes that may be typing errors: 'x' in 1 row (sub-04)"]),
         (lambda h: edit(h, 4, sex="f"), {}, [], ["'F', 'f' in 1 row (sub-04)"]),
         (lambda h: edit(h, 4, age="old"), {}, ["numbers in the covariate 'age'", "'old' in 1 row (sub-04)"], []),
         (lambda h: edit(h, 4, dx="XX"), {}, ["'XX' in 1 row (sub-04)"], []),
@@ -169,7 +170,7 @@ def test_the_command_says_whether_to_start(table, capsys):
     assert cli.main(["check", str(table / "subjects.csv"), *COLUMNS]) == 1
     printed = capsys.readouterr().out
     assert "Problem: Expected a readable file in every row. Received 3 that are not" in printed
-    assert "Training should not start: 1 problem to mend." in printed
+    assert "Training should not start: 1 problem to correct." in printed
     assert cli.main(["check", str(table / "none.csv"), *COLUMNS]) == 1  # a finding like any other
     assert "which does not exist" in capsys.readouterr().out
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from phenogroups.data.cohort import Cohort
-from phenogroups.data.text import as_bytes, from_bytes
+from phenogroups.data.untrusted import as_bytes, from_bytes
 from phenogroups.methods import DeepUCSL, Foundation, load, name_of, settings_of
 from phenogroups.networks.encoders import build_encoder
 from phenogroups.training.run import write_model

@@ -13,7 +13,8 @@ from scipy.stats import ttest_ind
 
 import phenogroups
 from phenogroups import cli
-from phenogroups.cli.commands import Terminated, say_what_was_compared
+from phenogroups.cli.compare import print_comparison
+from phenogroups.cli.stopping import Terminated
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.study import Study
 from phenogroups.evaluation.scores import score
@@ -22,7 +23,7 @@ from phenogroups.report.tables import OUTPUTS
 from phenogroups.training.run import RunError
 from phenogroups.workflows.compare import build_methods, compare, kind_of, plan
 
-MODULE = sys.modules["phenogroups.workflows.compare"]
+MODULE, CELLS = (sys.modules[f"phenogroups.workflows.{name}"] for name in ("compare", "run_cells"))
 COMMAND = [sys.executable, "-m", "phenogroups.cli", "compare"]
 QUICK = {"epochs": 1, "steps": 2}
 
@@ -36,13 +37,13 @@ def quick(cohort, methods, folder, **options):
 def ran(monkeypatch):
     """Which cells were run."""
     cells = []
-    run_cell = MODULE.run_cell
+    run_cell = CELLS.run_cell
 
     def counted(study, job, progress):
         cells.append((job["method"], job["seed"]))
         return run_cell(study, job, progress)
 
-    monkeypatch.setattr(MODULE, "run_cell", counted)
+    monkeypatch.setattr(CELLS, "run_cell", counted)
     return cells
 
 
@@ -277,8 +278,8 @@ def test_epochs_are_counted_as_the_setting_counts_them(features, tmp_path):
     compare(features, ["deep_ucsl"], tmp_path / "c", seeds=1, settings=settings, isolated=False, progress=steps.append)
     assert str(steps[0]) == "cell 1 of 1  deep_ucsl  seed 0  epoch 1/4"
     trains = [step for step in steps if step.doing == "trains"]
-    assert trains[0].said == "start 1 of 2, epoch 1/4"
-    assert trains[-1].said == "epoch 4/4"
+    assert trains[0].words == "start 1 of 2, epoch 1/4"
+    assert trains[-1].words == "epoch 4/4"
     assert trains[-1].share == 1
     assert [step.share for step in trains] == sorted(step.share for step in trains)
 
@@ -446,7 +447,7 @@ def test_command(features_csv, tmp_path, capsys):
 def test_a_narrow_terminal_loses_no_number(features, tmp_path, capsys):
     found = quick(features, ["classifier", "kmeans"], tmp_path / "c")
     name = "a_name_that_alone_is_as_wide_as_half_a_terminal"
-    say_what_was_compared(replace(found, summary=found.summary.replace("classifier", name)))
+    print_comparison(replace(found, summary=found.summary.replace("classifier", name)))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if name in line]
     assert line.count("±") == 4
     assert "…" not in line
@@ -463,7 +464,7 @@ def test_an_interruption_says_what_is_kept(features_csv, tmp_path, capsys, monke
     def interrupt(*_, **__):
         raise stop
 
-    monkeypatch.setattr(MODULE, "run_cell", interrupt)
+    monkeypatch.setattr(CELLS, "run_cell", interrupt)
     assert run(features_csv, "--methods", "kmeans", "--out", tmp_path / "c") == code
     assert "finished cells are kept in" in capsys.readouterr().err
 

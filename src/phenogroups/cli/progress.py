@@ -1,4 +1,7 @@
-"""What the terminal shows while a command runs: messages and progress bars."""
+"""What the terminal shows while a command runs: messages and progress bars.
+
+Where the output is redirected, progress is printed as lines instead of bars.
+"""
 
 import re
 import time
@@ -13,14 +16,12 @@ from rich.console import Console
 
 if TYPE_CHECKING:
     from phenogroups.methods import Method
-    from phenogroups.workflows.compare import Step
+    from phenogroups.workflows.run_cells import Step
 
-# what a terminal would obey instead of showing it: escape sequences, and marks that turn text around
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
+# control characters that a terminal would obey instead of showing them: escape sequences, and marks of text direction
+CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 EVERY = 100  # images read, or embedded, between two lines where the output is redirected
-
-NO_LOSSES = ("epoch", "run", "last")  # what else a row of progress holds
+NO_LOSSES = ("epoch", "run", "last")  # entries of a row of progress that are no losses
 
 OUT = Console()
 ERR = Console(stderr=True)
@@ -28,20 +29,20 @@ ERR = Console(stderr=True)
 
 @dataclass
 class Log:
-    """What the command has said so far, for the log file of a run folder."""
+    """All messages of the command so far, for the log file of a run folder."""
 
     lines: list[str] = field(default_factory=list)
     verbose: bool = False  # whether details are printed too
     has_begun: bool = False  # whether anything was computed that a log could explain
-    command: str = ""  # as it was given
+    command: str = ""  # as the user typed it
 
     def write(self, folder: Path) -> None:
-        """Into the folder of a finished run; that of an attempt that failed has had its day."""
+        """Write into the folder of a finished run, and delete the log of an earlier attempt that failed."""
         beside(folder).unlink(missing_ok=True)
         self._write(folder / "log.txt")
 
     def write_beside(self, folder: Path) -> None:
-        """Beside the folder that a failed or interrupted run would have written."""
+        """Write beside the folder that a failed or interrupted run would have written."""
         with suppress(OSError, ValueError):  # a full disk may be why it failed
             beside(folder).parent.mkdir(parents=True, exist_ok=True)
             self._write(beside(folder))
@@ -54,7 +55,7 @@ class Log:
 
 
 def beside(folder: Path) -> Path:
-    """The log of a run that was not finished."""
+    """The log file of a run that was not finished."""
     return folder.resolve().with_name(f"{folder.resolve().name}.log.txt")
 
 
@@ -72,7 +73,7 @@ def detail(text: str, *, shown: bool = False) -> None:
 
 def say(text: str, where: Console | None = OUT) -> None:
     """Print text without markup, without line breaks and without control characters."""
-    text = OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    text = CONTROL_CHARACTERS.sub(lambda found: ascii(found[0])[1:-1], text)
     LOG.lines.append(f"{now()}  {text}")
     if where is not None:
         where.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -83,7 +84,7 @@ def now() -> str:
 
 
 class Clock:
-    """The time left, by the share of the work that is done."""
+    """Estimates the time left from the share of the work that is done."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -124,7 +125,7 @@ def comparing_bar() -> Iterator[Callable[["Step"], None]]:
 def training_bar(
     method: "Method", losses_file: Path | None = None
 ) -> Iterator[Callable[[dict[str, float]], None] | None]:
-    """A bar over the epochs, with the losses and the time left; before it, one over the images that are embedded.
+    """A bar over the epochs, with the losses and the time left; above it, one over the images that are embedded.
 
     Where the output is redirected, a line for each epoch and for every hundred images. Yields None where the method has
     no epochs. `losses_file` is written anew, as CSV, after every epoch.
@@ -132,7 +133,7 @@ def training_bar(
     import pandas as pd
     from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
-    from phenogroups.data.embeddings import telling_of_embeddings
+    from phenogroups.data.embeddings import embedding_progress
     from phenogroups.training.run import write_csv
 
     rows: list[dict[str, Any]] = []
@@ -140,7 +141,7 @@ def training_bar(
     epochs, clock, ended = getattr(method, "passes", None), Clock(), 0.0
     columns = ("{task.description}", BarColumn(), "{task.fields[losses]}", TimeRemainingColumn(), "left")
     with Progress(*columns, console=ERR, disable=not ERR.is_terminal) as bar:
-        looking = bar.add_task("", losses="", visible=False)
+        embedding = bar.add_task("", losses="", visible=False)
         task = bar.add_task("training", total=epochs, losses="", visible=epochs is not None)
 
         def show(row: dict[str, float]) -> None:
@@ -157,19 +158,11 @@ def training_bar(
                     rows.append({"time": now(), "training": words, **row})
                     write_csv(losses_file, pd.DataFrame(rows).drop(columns=["epoch", "last"], errors="ignore"))
 
-        count = counted_lines(embedding_words)
+        def show_images(done: int, total: int, words: str) -> None:
+            bar.update(embedding, completed=done, total=total, description=words, visible=done < total)
 
-        def seen(done: int, total: int) -> None:
-            words = embedding_words(done, total)
-            bar.update(looking, completed=done, total=total, description=words, visible=done < total)
-            count(done, total)
-
-        with telling_of_embeddings(seen):
+        with embedding_progress(counter("embedding images", show_images)):
             yield show if epochs is not None else None
-
-
-def embedding_words(done: int, total: int) -> str:
-    return f"embedding images {done:,} of {total:,}"
 
 
 @contextmanager
@@ -177,38 +170,45 @@ def counting_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar over rows; where the output is redirected, a line for every hundred."""
     from rich.progress import Progress
 
-    count = counted_lines(lambda done, total: f"{what} {done:,} of {total:,}")
     with Progress(console=ERR, transient=True, disable=not ERR.is_terminal) as bar:
         task = bar.add_task(what, total=None)
-
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-            count(done, total)
-
-        yield show
-
-
-def counted_lines(words: Callable[[int, int], str]) -> Callable[[int, int], None]:
-    """Prints a line for every hundred done, with the time left, where the output is redirected."""
-    clock, printed = Clock(), 0
-
-    def count(done: int, total: int) -> None:
-        nonlocal printed
-        printed = min(printed, done)  # another count begins
-        if not ERR.is_terminal and done // EVERY > printed // EVERY:
-            printed = done
-            note(f"{words(done, total)}  {clock.left(done, total)}")
-
-    return count
+        yield counter(what, lambda done, total, _: bar.update(task, completed=done, total=total))
 
 
 @contextmanager
 def searching(what: str) -> Iterator[Callable[[str], None]]:
     """The step of a search beside a spinner; where the output is redirected, a line for each step."""
+    from phenogroups.data.embeddings import embedding_progress
+
     LOG.has_begun = True
     if not ERR.is_terminal:
         note(what)
-        yield lambda step: note(f"{what}: {step}")
-        return
     with ERR.status(what) as status:
-        yield lambda step: status.update(f"{what}: {step}")
+
+        def show(step: str) -> None:
+            status.update(f"{what}: {step}")
+            if not ERR.is_terminal:
+                note(f"{what}: {step}")
+
+        show_images = counter("embedding images", lambda _, __, words: status.update(f"{what}: {words}"))
+        with embedding_progress(show_images):
+            yield show
+
+
+def counter(what: str, show: Callable[[int, int, str], Any]) -> Callable[[int, int], None]:
+    """A callback for counts: calls `show` with the number done, the total and both in words.
+
+    Where the output is redirected, prints a line with the time left for every hundred.
+    """
+    clock, printed = Clock(), 0
+
+    def count(done: int, total: int) -> None:
+        nonlocal printed
+        words = f"{what} {done:,} of {total:,}"
+        show(done, total, words)
+        printed = min(printed, done)  # a smaller number means that another count begins
+        if not ERR.is_terminal and done // EVERY > printed // EVERY:
+            printed = done
+            note(f"{words}  {clock.left(done, total)}")
+
+    return count

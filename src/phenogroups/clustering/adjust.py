@@ -16,8 +16,7 @@ from torch import Tensor
 
 from phenogroups.data.cohort import Cohort, CohortError, name_rows
 from phenogroups.data.properties import is_measured
-from phenogroups.data.text import as_bytes, from_bytes
-from phenogroups.data.untrusted import shortened
+from phenogroups.data.untrusted import as_bytes, from_bytes, shortened
 
 Column = tuple[str, list[str] | None]  # its name, and its codes if it is one of codes; the first is the reference
 

@@ -19,7 +19,7 @@ SHARES = ("translation", "zoom", *FLIPS, "crop", "erosion", "dilation", "blur", 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What may happen to an input; every sample draws its own from torch's generator. By default nothing does."""
+    """Random changes of an input, drawn for every sample from torch's generator; by default none."""
 
     first_rotation: float = 0.0  # degrees: a rotation of its own, interpolated before all other movements
     rotation: float = 0.0  # degrees: drawn from +- this, in every plane of the space
@@ -29,15 +29,15 @@ class Augmentation:
     horizontal_flip: float = 0.0  # probability of mirroring the last axis
     vertical_flip: float = 0.0  # probability of mirroring the last axis but one
     depth_flip: float = 0.0  # probability of mirroring the first axis of a volume (left-right in NIfTI)
-    crop: float = 0.0  # probability of seeing a part only, resized to the whole
+    crop: float = 0.0  # probability of a random crop, resized to the full size
     crop_scale: tuple[float, float] = (0.75, 1.0)  # share of the area or volume that a crop keeps: from, to
-    crop_ratio: tuple[float, float] = (1.0, 1.0)  # width over height of what a crop of an image keeps: from, to
-    fill: Literal["border", "zeros"] = "border"  # what lies beyond the edge; zeros would be grey if standardised
+    crop_ratio: tuple[float, float] = (1.0, 1.0)  # width over height of the crop of an image: from, to
+    fill: Literal["border", "zeros"] = "border"  # values beyond the edge; zeros are grey if images are standardised
     interpolation: Literal["linear", "nearest"] = "linear"
     dilation: float = 0.0  # probability of bolder strokes
-    erosion: float = 0.0  # probability of thinner strokes; after dilation, so that a thin stroke made bolder survives
+    erosion: float = 0.0  # probability of thinner strokes; after dilation, so that thin strokes survive
     kernel: tuple[int, int] = (2, 3)  # pixels a side of dilation and erosion: from, to
-    kernel_seed: int | None = None  # draws one kernel of dilation and one of erosion for all; None: each sample draws
+    kernel_seed: int | None = None  # seed of one kernel of dilation and one of erosion for all samples; None: one each
     blur: float = 0.0  # probability of a Gaussian blur
     blur_sigma: tuple[float, float] = (0.1, 2.0)  # pixels: from, to (torchvision's default)
     blur_radius: int = 1  # pixels: the kernel has 2 radius + 1
@@ -48,7 +48,7 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name in ("crop_scale", "crop_ratio", "kernel", "blur_sigma", "noise_sigma"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON brings lists
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has lists
         for name in SHARES:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Expected a number between 0 and 1 for {name}. Received: {getattr(self, name)}.")
@@ -66,14 +66,14 @@ class Augmentation:
                 x = self._change_strokes(x, chance, operate, place)
         if self.blur:
             blurred = blur(x, _draw(x, self.blur_sigma), self.blur_radius)
-            x = torch.where(_beside(_coins(x, self.blur), x), blurred, x)
+            x = torch.where(_broadcast(_bernoulli(x, self.blur), x), blurred, x)
         if self.noise:
-            deviation = x.std(0, correction=0) if x.ndim == 2 else _beside(x.flatten(1).std(1, correction=0), x)
-            sigma = torch.where(_coins(x, self.noise), _draw(x, self.noise_sigma), 0.0).to(x.dtype)
-            x = x + torch.randn_like(x) * deviation * _beside(sigma, x)
+            deviation = x.std(0, correction=0) if x.ndim == 2 else _broadcast(x.flatten(1).std(1, correction=0), x)
+            sigma = torch.where(_bernoulli(x, self.noise), _draw(x, self.noise_sigma), 0.0).to(x.dtype)
+            x = x + torch.randn_like(x) * deviation * _broadcast(sigma, x)
         if self.cutout:
-            # features still have their own units here, so their mean means "nothing known" and 0 does not
-            hidden = _beside(_coins(x, self.cutout), x) & self._draw_patches(x)
+            # features are not yet standardised, so that their mean is neutral and 0 is not
+            hidden = _broadcast(_bernoulli(x, self.cutout), x) & self._draw_patches(x)
             x = torch.where(hidden, x.mean(0) if x.ndim == 2 else 0.0, x)
         return x
 
@@ -96,7 +96,7 @@ class Augmentation:
 
     def _change_strokes(self, x: Tensor, chance: float, operate: Callable[[Tensor, int], Tensor], place: int) -> Tensor:
         low, high = self.kernel
-        changed = _coins(x, chance)
+        changed = _bernoulli(x, chance)
         if self.kernel_seed is None:
             sizes = torch.randint(low, high + 1, (len(x),), device=x.device)
         else:
@@ -104,7 +104,7 @@ class Augmentation:
             sizes = torch.randint(low, high + 1, (2,), generator=generator)[place].to(x.device)
         sizes = torch.where(changed, sizes, 1)
         for size in range(max(low, 2), high + 1):
-            x = torch.where(_beside(sizes == size, x), operate(x, size), x)
+            x = torch.where(_broadcast(sizes == size, x), operate(x, size), x)
         return x
 
     def _draw_patches(self, x: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class Augmentation:
     def _draw_matrices(self, x: Tensor) -> Tensor:
         d = x.ndim - 2
         planes = d * (d - 1) // 2
-        mirror = torch.stack([1 - 2 * _coins(x, getattr(self, name)).float() for name in FLIPS[:d]], dim=1)
+        mirror = torch.stack([1 - 2 * _bernoulli(x, getattr(self, name)).float() for name in FLIPS[:d]], dim=1)
         kept = self._draw_crops(x)
         return affine_matrices(
             x.shape[2:],
@@ -136,17 +136,17 @@ class Augmentation:
 
     def _draw_crops(self, x: Tensor) -> Tensor:
         """(n, 1) or (n, d): share of each side that is seen, along x, y(, z)."""
-        d, coins = x.ndim - 2, _coins(x, self.crop)
+        d, is_cropped = x.ndim - 2, _bernoulli(x, self.crop)
         if self.crop_ratio == (1, 1):
-            return torch.where(coins, _draw(x, self.crop_scale), 1.0)[:, None] ** (1 / d)
-        # drawn again while it does not fit, as torchvision does; whoever never fits is not cropped
+            return torch.where(is_cropped, _draw(x, self.crop_scale), 1.0)[:, None] ** (1 / d)
+        # the first of several draws that fits, as in torchvision; without one, the sample is not cropped
         low, high = (math.log(ratio) for ratio in self.crop_ratio)
         area, ratio = _draw(x, self.crop_scale, CROPS_TRIED), _draw(x, (low, high), CROPS_TRIED).exp()
         ratio = ratio * x.shape[2] / x.shape[3]  # of pixels -> of shares
         sides = torch.stack([area * ratio, area / ratio], dim=2).sqrt()
         fits = (sides <= 1).all(dim=2)
         first = sides[torch.arange(len(x), device=x.device), fits.int().argmax(1)]
-        return torch.where((coins & fits.any(1))[:, None], first, 1.0)
+        return torch.where((is_cropped & fits.any(1))[:, None], first, 1.0)
 
 
 def affine_matrices(
@@ -173,13 +173,13 @@ def affine_matrices(
 
 
 def warp(x: Tensor, matrices: Tensor, fill: str, interpolation: str = "linear") -> Tensor:
-    """Every output pixel looked up by interpolation: all movements together read the batch once."""
+    """Apply affine maps by one interpolation of the batch."""
     n, d, space = len(x), x.ndim - 2, x.shape[2:]
     axes = [(2 * torch.arange(side, device=x.device) + 1) / side - 1 for side in space]
     points = torch.stack([*torch.meshgrid(*axes, indexing="ij")[::-1], torch.ones(space, device=x.device)])
-    # one product; coordinates stored apart are made four times faster than by affine_grid and read as fast
+    # one matrix product, with coordinates on the first axis: four times faster than affine_grid
     grid = (matrices.reshape(n * d, d + 1) @ points.flatten(1)).view(n, d, *space).movedim(1, -1)
-    full = x if x.dtype == torch.float64 else x.float()  # half precision would misplace pixels
+    full = x if x.dtype == torch.float64 else x.float()  # half precision is too coarse for coordinates
     mode = "bilinear" if interpolation == "linear" else interpolation
     return F.grid_sample(full, grid.to(full.dtype), mode, padding_mode=fill, align_corners=False).to(x.dtype)
 
@@ -205,7 +205,7 @@ def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
     """A Gaussian of each sample's own sigma (n,) in pixels, axis by axis; edges are repeated."""
     offsets = torch.arange(-radius, radius + 1, device=x.device)
     weights = (-0.5 * (offsets / sigma[:, None].clamp(min=1e-3)) ** 2).softmax(dim=1).to(x.dtype)
-    first, *others = [_beside(weight, x) for weight in weights.T]
+    first, *others = [_broadcast(weight, x) for weight in weights.T]
     padded = F.pad(x, (radius, radius) * (x.ndim - 2), mode="replicate")
     for axis, side in enumerate(x.shape[2:], start=2):
         total = first * padded.narrow(axis, 0, side)
@@ -215,7 +215,7 @@ def blur(x: Tensor, sigma: Tensor, radius: int) -> Tensor:
     return padded
 
 
-def _coins(x: Tensor, chance: float) -> Tensor:
+def _bernoulli(x: Tensor, chance: float) -> Tensor:
     return torch.rand(len(x), device=x.device) < chance
 
 
@@ -224,8 +224,8 @@ def _draw(x: Tensor, between: tuple[float, float], *size: int) -> Tensor:
     return low + (high - low) * torch.rand(len(x), *size, device=x.device)
 
 
-def _beside(values: Tensor, x: Tensor) -> Tensor:
-    """(n,) -> (n, 1, ..., 1), to meet `x`."""
+def _broadcast(values: Tensor, x: Tensor) -> Tensor:
+    """Reshape (n,) to (n, 1, ..., 1), which broadcasts with `x`."""
     return values.view(-1, *[1] * (x.ndim - 1))
 
 
@@ -234,9 +234,9 @@ _DIGITS = Augmentation(rotation=25, translation=0.1, shear=0.1)
 _DIGITS_PAPER = Augmentation(
     first_rotation=25, rotation=15, translation=0.1, shear=0.1, fill="zeros", interpolation="nearest"
 )
-_MORPHO = {"dilation": 0.4, "erosion": 0.4, "kernel_seed": 0}  # `DeepMethod.augment` puts its own seed there
+_MORPHO = {"dilation": 0.4, "erosion": 0.4, "kernel_seed": 0}  # `DeepMethod.augment` replaces the seed
 _XRAY = Augmentation(horizontal_flip=0.5, blur=1, rotation=25, translation=0.1)
-AUGMENTATIONS = {  # the paper's appendix, and where it is silent its published settings
+AUGMENTATIONS = {  # from the paper's appendix, otherwise from its published code
     "none": Augmentation(),
     "digits": _DIGITS,
     "digits_morpho": replace(_DIGITS, **_MORPHO),
@@ -253,7 +253,7 @@ AUGMENTATIONS = {  # the paper's appendix, and where it is silent its published 
         depth_flip=0.5, noise=0.5, cutout=0.5, crop=0.5, crop_scale=(0.75**3, 0.75**3),  # 96 of 128 voxels a side
         blur=0.5, blur_sigma=(0.1, 1.0), blur_radius=2,  # the appendix prints (0.1, 0.1), which would blur nothing
     ),
-    # not the paper's: nothing is moved by parts of a voxel, which would smooth the noise that plain volumes have
+    # not in the paper; without movements, since interpolation would smooth the noise
     "volumes": Augmentation(depth_flip=0.5, noise=0.5, noise_sigma=(0.0, 0.1)),
     "features": Augmentation(noise=1, noise_sigma=(0.0, 0.2)),
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """From a cohort to batches: shuffled and augmented for the M-step, plain and in order for the E-step."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -11,38 +11,33 @@ from torch import Tensor
 
 from phenogroups.data.augment import Augmentation
 from phenogroups.data.stored import Inputs
-from phenogroups.data.threads import map_ahead
+from phenogroups.data.threads import map_ahead, set_within
 
 NUMBERS_AT_ONCE = 2**22  # in a block of inputs: two volumes of 128 voxels a side
 MOST_ROWS = 64  # on a CPU as fast per subject as more
-_workers: ContextVar[int] = ContextVar("workers", default=0)  # no setting of a method: it changes no bit of any result
+_workers: ContextVar[int] = ContextVar("workers", default=0)  # not a setting of a method: results do not depend on it
 
 
-@contextmanager
-def reading_ahead(workers: int) -> Iterator[None]:
+def reading_ahead(workers: int) -> AbstractContextManager[None]:
     """Within this context, `workers` threads read the next rows of a cohort while the network computes."""
     if workers < 0:
         raise ValueError(f"Expected workers of at least 0. Received: {workers}.")
-    before = _workers.set(workers)
-    try:
-        yield
-    finally:
-        _workers.reset(before)
+    return set_within(_workers, workers)
 
 
-def _rows(inputs: Inputs, wanted: Iterable[np.ndarray | slice]) -> Iterator[np.ndarray]:
-    """One array for each of `wanted`, in their order."""
+def _read_rows(inputs: Inputs, selections: Iterable[np.ndarray | slice]) -> Iterator[np.ndarray]:
+    """Yield one array for each selection of rows."""
+
+    def read(rows: np.ndarray | slice) -> np.ndarray:
+        return np.asarray(inputs[rows])
+
     workers = _workers.get()
-    if workers == 0:
-        for some in wanted:
-            yield np.asarray(inputs[some])
-        return
-    yield from map_ahead(lambda some: np.asarray(inputs[some]), wanted, workers=workers, ahead=workers)
+    return map_ahead(read, selections, workers=workers, ahead=workers) if workers else map(read, selections)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a method sees while it learns. There is no truth here, so no method can peek."""
+    """Input of a training step. It has no truth, so that no method can learn from it."""
 
     views: tuple[Tensor, ...]  # augmented versions of the same subjects
     diagnosis: Tensor  # (n,): 0 control, 1 patient
@@ -50,7 +45,7 @@ class Batch:
 
 
 def as_tensor(inputs: Inputs, device: torch.device | str = "cpu") -> Tensor:
-    """Rows of a cohort as float32 on the device; images channels-last, which CPU and GPU convolutions prefer."""
+    """Rows of a cohort as float32 on the device; images channels-last, where convolutions are faster."""
     x = torch.from_numpy(np.ascontiguousarray(inputs)).to(device, torch.float32)
     if x.ndim == 4:
         return x.contiguous(memory_format=torch.channels_last)
@@ -82,32 +77,35 @@ def training_batches(
     partners: Callable[[Tensor], Tensor | None] = lambda index: None,
     device: torch.device | str = "cpu",
 ) -> Iterator[Batch]:
-    """Augmented batches. `partners` may name another subject for each of a batch, whose view is then the last."""
+    """Yield augmented batches.
+
+    `partners` may return, for the subjects of a batch, positions of others; a view of these is then the last.
+    """
     for batches in passes:
-        for index, read in zip(batches, _rows(inputs, (index.numpy() for index in batches)), strict=True):
+        for index, read in zip(batches, _read_rows(inputs, (index.numpy() for index in batches)), strict=True):
             x = as_tensor(read, device)
-            seen = [augmentation(x) for _ in range(views)]
+            augmented = [augmentation(x) for _ in range(views)]
             others = partners(index.to(device))
             if others is not None:
-                seen.append(augmentation(as_tensor(inputs[others.cpu().numpy()], device)))
-            yield Batch(tuple(seen), diagnosis[index.to(diagnosis.device)], index.to(device))
+                augmented.append(augmentation(as_tensor(inputs[others.cpu().numpy()], device)))
+            yield Batch(tuple(augmented), diagnosis[index.to(diagnosis.device)], index.to(device))
 
 
 def rows_at_once(shape: tuple[int, ...]) -> int:
-    """How many inputs of this shape a network sees together."""
+    """Number of inputs of this shape in one forward pass."""
     return int(np.clip(NUMBERS_AT_ONCE // np.prod(shape), 1, MOST_ROWS))
 
 
 def read_in_blocks(
     inputs: Inputs, read: Callable[[Tensor], dict[str, Tensor]], device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
-    """What `read` makes of all rows, in order, on the CPU; its tensors have one row per input."""
+    """Apply `read` to blocks of rows; returns its tensors for all rows, in order, on the CPU."""
     rows = rows_at_once(inputs.shape[1:])
-    found: dict[str, Tensor] = {}  # filled in place: parts put together at the end would be there twice
+    found: dict[str, Tensor] = {}  # filled in place: concatenation at the end would need twice the memory
     spans = [slice(first, first + rows) for first in range(0, len(inputs), rows)]
-    for span, some in zip(spans, _rows(inputs, iter(spans)), strict=True):
-        # a copy: torch takes no memory that is read-only
-        for name, values in read(as_tensor(np.array(some), device)).items():
+    for span, block in zip(spans, _read_rows(inputs, spans), strict=True):
+        # a copy, since torch does not accept read-only memory
+        for name, values in read(as_tensor(np.array(block), device)).items():
             if name not in found:
                 found[name] = torch.empty((len(inputs), *values.shape[1:]), dtype=values.dtype)
             found[name][span] = values

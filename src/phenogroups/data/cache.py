@@ -1,8 +1,8 @@
 """Cohorts larger than memory: every file is decoded once into one .npy file, from which training reads rows.
 
-The file is named by what it was made of (paths, their sizes and times, the reading), so that a changed file or another
-size is decoded anew. It is written under a partial name beside a journal of finished rows: an interrupted decoding goes
-on where it was stopped, and a file with its own name is whole.
+The name of the file is a checksum of what it was made of (paths, their sizes and times, the reading), so that a changed
+input or another size is decoded anew. It is written as .partial beside a journal of finished rows, from which an
+interrupted decoding continues, and renamed to .npy when it is complete.
 """
 
 import hashlib
@@ -10,8 +10,8 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
@@ -23,22 +23,23 @@ from phenogroups.data.decoding import UnreadableInput
 from phenogroups.data.reading import ImagePath, Reading, read_ahead, read_input
 from phenogroups.data.stored import StoredRows
 from phenogroups.data.untrusted import machine_memory
+from phenogroups.data.writing import lock
 
 FORMAT = 1  # of the key; raised when decoding changes
 RECORD = np.dtype([("row", "<i8"), ("crc", "<u4")])  # one entry of the journal
 DTYPE = np.dtype("<f4")
-MOST_HELD = 2**29  # bytes of decoded inputs in memory, at most: a split holds them twice
-SHARE = 0.5  # of the machine's memory, at most
+MOST_HELD = 2**29  # largest size of decoded inputs that are held in memory, in bytes: a split holds them twice
+SHARE = 0.5  # the same, as a share of the machine's memory
 
-Progress = Callable[[int, int], None]  # rows done, rows in all
+Progress = Callable[[int, int], None]  # called with the number of finished rows and of all rows
 
 
 class UnusableRows(CohortError):
-    """Some files cannot be read, or not all have one shape. Nothing is kept: their mended versions get another name."""
+    """Some files cannot be read, or shapes differ. Nothing is kept, since the corrected files get another checksum."""
 
     def __init__(self, broken: dict[int, str], shapes: dict[int, tuple[int, ...]]) -> None:
         super().__init__(f"Expected readable files of one shape. Received: {len(broken)} unreadable ones.")
-        self.broken, self.shapes = broken, shapes  # by row: why it cannot be read; the shape of every other
+        self.broken, self.shapes = broken, shapes  # by row: the reason why it cannot be read, or its shape
 
 
 def user_cache() -> Path:
@@ -56,12 +57,23 @@ def cached_inputs(
 ) -> StoredRows:
     """All inputs as rows of one file in `folder`; raises UnusableRows."""
     key = _key(paths, reading)
-    whole, record = folder / f"{key}.npy", folder / f"{key}.crc"
+    whole, record, lock_file = (folder / f"{key}.{ending}" for ending in ("npy", "crc", "lock"))
+    together = "LOCAL_RANK" in os.environ  # set by torchrun and Fabric: processes that train together take turns
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder / f"{key}.lock", folder):
-            if not (whole.is_file() and record.is_file() and _is_sound(whole, record, progress)):
-                _decode_all(paths, reading, whole, record, progress)
+        with lock_file.open("w") as file:
+            if not lock(file, wait=together):
+                raise CohortError(
+                    f"Expected no other process that decodes this cohort into {folder}. Received: there is one. "
+                    "Wait for it, then start again."
+                )
+            try:
+                if len(_intact_rows(whole, record, len(paths), progress)) < len(paths):
+                    _decode_all(paths, reading, whole, record, progress)
+            finally:
+                if not together:  # another process may be waiting for this very file
+                    with suppress(OSError):
+                        lock_file.unlink()
     except OSError as error:
         raise CohortError(
             f"Expected to keep decoded inputs in {folder}. Received: {error}. Name another folder (--cache)."
@@ -75,10 +87,10 @@ def _key(paths: Sequence[ImagePath], reading: Reading) -> str:
         try:
             path = image.locate()
             about = path.stat()
-            said = f"{path.resolve()}\x1f{about.st_size}\x1f{about.st_mtime_ns}"
+            described = f"{path.resolve()}\x1f{about.st_size}\x1f{about.st_mtime_ns}"
         except (UnreadableInput, OSError) as error:
-            said = str(error)
-        digest.update(said.encode() + b"\x1e")
+            described = str(error)
+        digest.update(described.encode() + b"\x1e")
     return digest.hexdigest()[:32]
 
 
@@ -86,7 +98,7 @@ def _decode_all(
     paths: Sequence[ImagePath], reading: Reading, whole: Path, record: Path, progress: Progress | None
 ) -> None:
     partial, journal = whole.with_suffix(".partial"), record.with_suffix(".journal")
-    done = _resume(partial, journal, len(paths))
+    done = _intact_rows(partial, journal, len(paths))
     broken: dict[int, str] = {}
     begin, shape = (0, None) if not done else _header(partial)
     shape = None if shape is None else shape[1:]
@@ -143,7 +155,7 @@ def _write_row(numbers: IO[bytes], log: IO[bytes], begin: int, row: int, image: 
     numbers.seek(begin + row * image.nbytes)
     numbers.write(image.data)
     numbers.flush()
-    # the journal follows the numbers: what it names is on its way to the disk
+    # after the numbers, so that the journal lists no row that was not written
     log.write(np.array((row, zlib.crc32(image.data)), dtype=RECORD).tobytes())
     log.flush()
 
@@ -154,67 +166,23 @@ def _header(path: Path) -> tuple[int, tuple[int, ...]]:
     return stored.offset, stored.shape
 
 
-def _resume(partial: Path, journal: Path, count: int) -> set[int]:
-    """Complete rows of an earlier, interrupted decoding."""
-    if not partial.is_file() or not journal.is_file():
-        return set()
+def _intact_rows(path: Path, journal: Path, count: int, progress: Progress | None = None) -> set[int]:
+    """Rows whose numbers have the checksum in the journal; none where a file is missing or of another shape."""
+    intact = set()
     try:
-        begin, shape = _header(partial)
+        begin, shape = _header(path)
         if shape[0] != count:
-            return set()
-        os.truncate(journal, journal.stat().st_size // RECORD.itemsize * RECORD.itemsize)  # its last entry may be torn
-        return {row for row, good in _checked(partial, journal, begin, shape) if good}
-    except (ValueError, OSError):  # interrupted before the header was whole
+            return intact
+        os.truncate(journal, journal.stat().st_size // RECORD.itemsize * RECORD.itemsize)  # an incomplete last entry
+        size = int(np.prod(shape[1:], dtype=np.int64)) * DTYPE.itemsize
+        buffer = bytearray(size)
+        with path.open("rb", buffering=0) as file:
+            for row, crc in dict(np.frombuffer(journal.read_bytes(), RECORD).tolist()).items():
+                file.seek(begin + row * size)
+                if file.readinto(buffer) == size and zlib.crc32(buffer) == crc:
+                    intact.add(row)
+                if progress is not None:
+                    progress(len(intact), count)
+    except (ValueError, OSError):  # interrupted before the header was complete
         return set()
-
-
-def _is_sound(whole: Path, record: Path, progress: Progress | None) -> bool:
-    """Whether every row has its checksum; reading the file also brings it into the cache of the system."""
-    try:
-        begin, shape = _header(whole)
-        good = 0
-        for _, right in _checked(whole, record, begin, shape):
-            good += right
-            if progress is not None:
-                progress(good, shape[0])
-        return good == shape[0]
-    except (ValueError, OSError):
-        return False
-
-
-def _checked(path: Path, journal: Path, begin: int, shape: tuple[int, ...]) -> Iterator[tuple[int, bool]]:
-    entries = np.frombuffer(journal.read_bytes(), RECORD)
-    size = int(np.prod(shape[1:], dtype=np.int64)) * DTYPE.itemsize
-    buffer = bytearray(size)
-    with path.open("rb", buffering=0) as file:
-        for row, crc in dict(entries.tolist()).items():
-            file.seek(begin + row * size)
-            yield row, file.readinto(buffer) == size and zlib.crc32(buffer) == crc
-
-
-@contextmanager
-def _alone(lock: Path, folder: Path) -> Iterator[None]:
-    """Exclusive use of the files of one cohort; the system releases the lock if this process dies.
-
-    Processes that train together read the same cohort and take turns.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows: two processes would write the same numbers
-        yield
-        return
-    together = "LOCAL_RANK" in os.environ  # set by torchrun and Fabric
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if together else fcntl.LOCK_NB))
-        except OSError:
-            raise CohortError(
-                f"Expected to be alone in decoding this cohort into {folder}. Received: another process does it. "
-                "Wait for it, then start again."
-            ) from None
-        try:
-            yield
-        finally:
-            if not together:  # who waits for a lock must not be left with a file that is gone
-                with suppress(OSError):
-                    lock.unlink()
+    return intact

@@ -1,4 +1,4 @@
-"""Who is studied: inputs, diagnosis and what else is known of every subject, validated once."""
+"""The subjects of a study: inputs, diagnosis and other variables of each, validated once."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from phenogroups.data.stored import Inputs, StoredRows
 CONTROL, PATIENT = 0, 1
 BY_SUBJECT = ("inputs", "diagnosis", "subject", "group", "truth", "is_test")  # arrays with one row per subject
 TABLES = ("covariates", "files")  # the same, as tables
-UNKNOWN = -1  # truth of a control, or of a patient whose subgroup nobody knows
+UNKNOWN = -1  # truth of a control, or of a patient whose subgroup is unknown
 
 
 def subgroup_letter(k: int) -> str:
-    """A, B, ... Z, AA, AB, ...: what a subgroup is called in tables and on pages."""
+    """Name of a subgroup in tables and on pages: A, B, ... Z, AA, AB, ..."""
     return (subgroup_letter(k // 26 - 1) if k >= 26 else "") + ascii_uppercase[k % 26]
 
 
@@ -29,13 +29,9 @@ class CohortError(ValueError):
     """The cohort cannot be used as it is; the message says what to change."""
 
 
-def _not_given() -> np.ndarray:
-    return np.empty(0, dtype=str)
-
-
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Patients and controls: their inputs, their diagnosis and what else is known of them.
+    """Patients and controls: their inputs, diagnosis and other variables.
 
     A cohort is checked when it is made and never changed. Indexing (``cohort[rows]``) selects subjects.
 
@@ -74,8 +70,8 @@ class Cohort:
 
     inputs: Inputs
     diagnosis: np.ndarray
-    subject: np.ndarray = field(default_factory=_not_given)
-    group: np.ndarray = field(default_factory=_not_given)
+    subject: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=str))
+    group: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=str))
     covariates: pd.DataFrame = field(default_factory=pd.DataFrame)
     truth: np.ndarray | None = None
     truth_names: tuple[str, ...] = ()
@@ -124,12 +120,12 @@ class Cohort:
                 "Expected inputs as (subjects, features), (subjects, channels, height, width) or "
                 f"(subjects, channels, depth, height, width). Received: shape {self.inputs.shape}."
             )
-        strange = ~np.isin(self.diagnosis, (CONTROL, PATIENT))
-        if strange.any():
-            values = sorted({str(value) for value in self.diagnosis[strange]})
+        unknown = ~np.isin(self.diagnosis, (CONTROL, PATIENT))
+        if unknown.any():
+            values = sorted({str(value) for value in self.diagnosis[unknown]})
             raise CohortError(
                 f"Expected diagnosis 0 (control) or 1 (patient). Received: {', '.join(values)} "
-                f"in {self._rows(strange)}. Drop or recode them."
+                f"in {name_rows(self.subject[unknown])}. Drop or recode them."
             )
         refuse_repeated(self.subject)
         if self.inputs.dtype.kind not in "biuf":
@@ -141,12 +137,9 @@ class Cohort:
             broken = ~np.isfinite(self.inputs.reshape(len(self.inputs), -1).sum(axis=1, dtype=np.float64))
             if broken.any():
                 raise CohortError(
-                    f"Expected finite numbers. Received NaN or infinite values in {self._rows(broken)}. "
+                    f"Expected finite numbers. Received NaN or infinite values in {name_rows(self.subject[broken])}. "
                     "Fill them in or drop these rows."
                 )
-
-    def _rows(self, where: np.ndarray) -> str:
-        return name_rows(self.subject[where])
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -181,7 +174,7 @@ class Cohort:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A checksum of who is in the cohort and what was measured of them."""
+        """A checksum of the subjects' names, diagnoses and inputs."""
         digest = hashlib.sha256()
         for row in self.inputs:
             digest.update(np.ascontiguousarray(row).data)
@@ -191,7 +184,7 @@ class Cohort:
 
     @cached_property
     def image_properties(self) -> pd.DataFrame:
-        """How pictures were taken, such as image_brightness and image_width: one row per subject; no method sees it."""
+        """Properties such as image_brightness and image_width, one row per subject; methods do not learn from them."""
         return pd.concat([pixel_properties(self.inputs), self.files], axis=1)
 
     def require(self, n_subgroups: int, *, controls: bool = True) -> None:
@@ -206,7 +199,8 @@ class Cohort:
         if patients.sum() < n_subgroups:
             raise CohortError(
                 f"Expected at least as many patients as subgroups. Received: {patients.sum()} patients for "
-                f"{n_subgroups} subgroups, in {self._rows(patients)}. Ask for fewer subgroups or bring more patients."
+                f"{n_subgroups} subgroups, in {name_rows(self.subject[patients])}. Ask for fewer subgroups or bring "
+                "more patients."
             )
 
     def split(self, held_out: float = 0.2, seed: int = 0) -> "tuple[Cohort, Cohort]":
@@ -234,11 +228,11 @@ class Cohort:
         (80, 20)
         """
         if self.is_test is not None and self.is_test.any() and not self.is_test.all():
-            for who, kind in self._classes:
+            for name, kind in self._classes:
                 sides = self.is_test[kind]
                 if len(sides) and (sides.all() or not sides.any()):
                     raise CohortError(
-                        f"Expected {who} on both sides of the split. Received: all {len(sides)} "
+                        f"Expected {name} on both sides of the split. Received: all {len(sides)} "
                         f"{'held out' if sides.all() else 'to train on'}. Move some, or leave the split column out."
                     )
             return self[~self.is_test], self[self.is_test]
@@ -247,13 +241,13 @@ class Cohort:
         np.logical_or.at(ill, member, self.is_patient)
         size = np.bincount(member)
         rng = np.random.default_rng(seed)
-        # drawn again while a class lies wholly on one side, as one big group can make it
+        # repeated while one part lacks a class, which a large group can cause
         for _ in range(1000):
             out = np.zeros(len(groups), dtype=bool)
             for stratum in (ill, ~ill):
                 order = rng.permutation(np.flatnonzero(stratum))
                 reached = np.cumsum(size[order])
-                # a group goes out while its middle lies inside the share asked for
+                # a group is held out if its middle lies within the share
                 out[order[reached - size[order] / 2 < held_out * size[order].sum()]] = True
             rows = out[member]
             one_sided = [
@@ -325,7 +319,7 @@ def refuse_repeated(subject: np.ndarray) -> None:
 
 
 def name_rows(names: Sequence[str] | np.ndarray, most: int = 5) -> str:
-    """`3 rows (sub-01, sub-07, sub-09)`: how messages point at rows."""
+    """Rows in a message: `3 rows (sub-01, sub-07, sub-09)`."""
     shown = ", ".join(str(name) for name in names[:most])
     more = ", ..." if len(names) > most else ""
     return f"{len(names)} row{'s' if len(names) != 1 else ''} ({shown}{more})"

@@ -1,5 +1,6 @@
 """What the columns of a table say of its subjects: name, diagnosis, group, known subgroup, covariates and split."""
 
+import math
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -11,7 +12,12 @@ from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, CohortError, name
 from phenogroups.data.properties import is_measured
 from phenogroups.data.tables import TableSpec
 
-CONTROL_WORDS, PATIENT_WORDS = ("0", "control"), ("1", "patient")
+CONTROL_WORDS, PATIENT_WORDS = ("0", "control"), ("1", "patient")  # understood in a table without --control, --patient
+CONTROL_VALUES = (  # understood in an array of two words
+    "control", "controls", "healthy control", "healthy controls", "healthy", "normal", "unaffected", "ctrl", "ctl",
+    "con", "hc", "cn", "nc", "td", "hv",
+)  # fmt: skip
+NUMBERS = {"false": 0.0, "true": 1.0, "zero": 0.0, "one": 1.0, "two": 2.0, "three": 3.0}  # that are written as words
 MOST_NAME = 2**10  # letters of a name
 MISSING = ("", "n/a", "na", "nan")  # n/a: as BIDS writes it
 
@@ -19,16 +25,11 @@ MISSING = ("", "n/a", "na", "nan")  # n/a: as BIDS writes it
 Attempt = Callable[[Callable[[], Any]], Any]
 
 
-def at_once(step: Callable[[], Any]) -> Any:
-    """The first error stops the reading."""
-    return step()
-
-
-def read_columns(rows: pd.DataFrame, spec: TableSpec, attempt: Attempt = at_once) -> dict[str, Any]:
+def read_columns(rows: pd.DataFrame, spec: TableSpec, attempt: Attempt = lambda step: step()) -> dict[str, Any]:
     """The arguments of `Cohort` except its inputs; None where a step failed."""
     optional = [column for column in (spec.group, spec.truth, spec.split) if column is not None]
-    told = [name for name in spec.covariates if not is_measured(name)]
-    attempt(lambda: require_columns(rows, [spec.diagnosis, *optional, *told]))
+    covariates = [name for name in spec.covariates if not is_measured(name)]
+    attempt(lambda: require_columns(rows, [spec.diagnosis, *optional, *covariates]))
 
     def column(name: str | None) -> pd.Series | None:
         return rows[name] if name in rows.columns else None
@@ -66,7 +67,7 @@ def require_columns(rows: pd.DataFrame, wanted: Iterable[str]) -> None:
 
 
 def _alike(wanted: str, columns: Iterable[str]) -> list[str]:
-    """Columns that may have been meant: the same but for blanks and capital letters, or else nearly the same."""
+    """Columns with a similar name: equal except for blanks and capital letters, or otherwise nearly equal."""
     plain = {str(column): "".join(str(column).lower().split()) for column in columns}
     asked = "".join(wanted.lower().split())
     same = [column for column, word in plain.items() if word == asked]
@@ -75,7 +76,7 @@ def _alike(wanted: str, columns: Iterable[str]) -> list[str]:
 
 
 def subject_names(rows: pd.DataFrame, spec: TableSpec) -> np.ndarray:
-    """By the column that names the rows, or else by their images, or else by their numbers."""
+    """Names from the column of subjects, otherwise from image paths, otherwise row numbers."""
     if spec.subject is None and spec.image in rows.columns:
         images = rows[spec.image].str.strip()
         if images.is_unique and images.str.len().between(1, MOST_NAME).all():
@@ -87,7 +88,7 @@ def subject_names(rows: pd.DataFrame, spec: TableSpec) -> np.ndarray:
 
 
 def names_of(column: pd.Series) -> np.ndarray:
-    """(rows,): NumPy gives every name the width of the longest one, so their length is limited."""
+    """(rows,): the cells; their length is limited, since NumPy gives every name the width of the longest one."""
     longest = column.str.len().max()
     if longest > MOST_NAME:
         raise CohortError(
@@ -108,17 +109,17 @@ def map_diagnosis(column: pd.Series, spec: TableSpec, subject: np.ndarray) -> np
             raise CohortError(
                 f"Expected a word to mean control or patient. Received both for: {set(control) & set(patient)}."
             )
-        # where one list is given, a single other word has the other meaning; of two other words, one may be a misprint
+        # where one list is given, a single other word has the other meaning; one of two may be a typing error
         rest = tuple(word for word in words.unique() if word and word not in (*control, *patient))
         if len(rest) == 1:
             control, patient = control or rest, patient or rest
     known = words.isin(control) | words.isin(patient)
     if not known.all():
-        strange = ", ".join(repr(value) for value in sorted(column[~known].unique())[:10])
+        unknown = ", ".join(repr(value) for value in sorted(column[~known].unique())[:10])
         control, patient = (" or ".join(map(repr, words)) or "one other word" for words in (control, patient))
         raise CohortError(
             f"Expected diagnosis {control} (control) or {patient} (patient) in column {column.name!r}. "
-            f"Received: {strange} in {name_rows(subject[~known.to_numpy()])}. "
+            f"Received: {unknown} in {name_rows(subject[~known.to_numpy()])}. "
             "Say which words mean what (--control, --patient), or drop these rows."
         )
     return np.where(words.isin(patient), PATIENT, CONTROL)
@@ -133,7 +134,7 @@ def map_truth(column: pd.Series, diagnosis: np.ndarray) -> tuple[np.ndarray, tup
 
 
 def _refuse_divided_groups(held_out: np.ndarray, group: np.ndarray, column: str) -> None:
-    """A group on both sides of the split would be recognised, not predicted."""
+    """Raise if a group is on both sides of the split, where it would be recognised and not predicted."""
     both = sorted({*group[held_out]} & {*group[~held_out]})
     if both:
         raise CohortError(
@@ -150,13 +151,54 @@ def typed_covariates(covariates: pd.DataFrame, subject: np.ndarray) -> pd.DataFr
         column = column.str.strip()
         numbers, missing = pd.to_numeric(column, errors="coerce"), column.str.lower().isin(MISSING)
         words = (numbers.isna() & ~missing).to_numpy()
-        if 0 < words.sum() <= 0.1 * (~missing).sum():  # a few words among numbers are misprints, not a code
+        if 0 < words.sum() <= 0.1 * (~missing).sum():  # a few words among numbers are typing errors
             values = ", ".join(map(repr, sorted(column[words].unique())[:5]))
             raise CohortError(
                 f"Expected numbers in the covariate {name!r}, as most rows have. Received: {values} in "
-                f"{name_rows(subject[words])}. Mend them, or empty the cells if nobody knows; "
+                f"{name_rows(subject[words])}. Correct them, or empty the cells if unknown; "
                 "if all are codes, write them as words (site1, site2)."
             )
         is_numeric = bool((~missing).any()) and not words.any()
         typed[name] = numbers if is_numeric else column.astype(object).where(~missing, None)
     return pd.DataFrame(typed, index=covariates.index)
+
+
+def patient_value(values: list[Any], named: Any = None) -> Any:
+    """Which of the one or two values of a diagnosis array means patient; None where all are controls.
+
+    Of two numbers the greater means patient, and a single 0 means control. Of two words exactly one must be among
+    CONTROL_VALUES (capital letters and underscores do not matter), unless the patients' word is `named`.
+    """
+    if named is not None:
+        if named not in values and len(values) > 1:
+            raise CohortError(f"Expected patient={named!r} among the values of y. Received: {_listed(values)}.")
+        return named if named in values else None
+    numbers = [_number(value) for value in values]
+    if None not in numbers:
+        greatest = max(zip(numbers, values, strict=True), key=lambda pair: pair[0])  # pyright: ignore
+        return None if len(values) == 1 and greatest[0] == 0 else greatest[1]
+    others = [value for value in values if _plain(value) not in CONTROL_VALUES]
+    if len(others) == len(values) - 1:
+        return others[0] if others else None
+    raise CohortError(
+        "Expected y as 0 (control) and 1 (patient), or as two words of which one is known to mean control "
+        f"({', '.join(CONTROL_VALUES)}). Received: {_listed(values)}. Say which value means patient, for "
+        f"example fit(X, y, patient={values[0]!r})."
+    )
+
+
+def _number(value: Any) -> float | None:
+    word = _plain(value)
+    try:
+        number = NUMBERS[word] if word in NUMBERS else float(word)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _plain(value: Any) -> str:
+    return " ".join(str(value).lower().replace("_", " ").split())
+
+
+def _listed(values: list[Any]) -> str:
+    return " and ".join(map(repr, values))

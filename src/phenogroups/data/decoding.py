@@ -1,6 +1,6 @@
-"""From one file to the numbers in it: pictures, NumPy arrays, NIfTI volumes and DICOM.
+"""Decode one file: pictures, NumPy arrays, NIfTI volumes and DICOM.
 
-Headers are believed only up to a limit, so that a broken or hostile file cannot ask for all memory.
+The sizes that a header may announce are limited, so that a damaged or malicious file cannot fill all memory.
 """
 
 import gzip
@@ -18,7 +18,7 @@ ENDINGS = (*PICTURES, ".npy", *VOLUMES, *DICOM)
 MOST_NUMBERS = 2**28  # in one file: a gigabyte as float32, a volume of 640 voxels a side
 MOST_BYTES = 2**32  # of one file on disk
 MOST_HEADER = 2**24  # bytes before the voxels of a NIfTI file
-DEFLATED = "1.2.840.10008.1.2.1.99"  # DICOM that is compressed as a whole, to any size
+DEFLATED = "1.2.840.10008.1.2.1.99"  # DICOM that is compressed as a whole, so that its size is unknown
 NOT_THERE = "does not exist"
 DICOM_REMEDY = "pip install 'phenogroups[dicom]'"
 
@@ -56,7 +56,7 @@ def decode(path: Path) -> Decoded:
             return Decoded(_decode_dicom(path), "dicom")
     except UnreadableInput:
         raise
-    except Exception as error:  # decoders raise whatever they like on a broken file
+    except Exception as error:  # decoders raise errors of any kind on a damaged file
         raise UnreadableInput(f"cannot be read ({type(error).__name__}: {error})") from error
     raise UnreadableInput(f"has an unknown ending; known: {', '.join(ENDINGS)}")
 
@@ -69,7 +69,7 @@ def _refuse_huge(shape: tuple[int, ...]) -> None:
 def _decode_picture(path: Path) -> Decoded:
     from PIL import Image
 
-    with Image.open(path, formats=("PNG", "JPEG", "TIFF", "BMP")) as image:  # no decoder that was not asked for
+    with Image.open(path, formats=("PNG", "JPEG", "TIFF", "BMP")) as image:  # no other decoder is run
         kind, mode = str(image.format).lower(), image.mode
         if image.width * image.height > (Image.MAX_IMAGE_PIXELS or MOST_NUMBERS):
             raise UnreadableInput(f"announces {image.width} x {image.height} pixels, more than are read")
@@ -79,7 +79,7 @@ def _decode_picture(path: Path) -> Decoded:
         if mode in ("P", "RGBA", "LA", "CMYK", "YCbCr", "1"):
             image = image.convert("RGB" if mode in ("P", "RGBA", "CMYK", "YCbCr") else "L")
         array = np.asarray(image)
-    if mode == "I" and bits[0] == 16:  # Pillow widens signed numbers; their own type tells their range
+    if mode == "I" and bits[0] == 16:  # Pillow widens 16-bit numbers; their range is that of the narrow type
         array = array.astype(np.int16)
     return Decoded(array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0), kind)
 
@@ -113,7 +113,7 @@ def _decode_nifti(path: Path) -> np.ndarray:
 
 
 def nifti_header(path: Path) -> Any:
-    """The header without its extensions: nibabel would trust the sizes that they announce."""
+    """The header without its extensions, whose announced sizes nibabel would not check."""
     from nibabel.nifti1 import Nifti1Header
     from nibabel.nifti2 import Nifti2Header
 
@@ -127,7 +127,7 @@ def nifti_header(path: Path) -> Any:
 
 
 def says_dicom(path: Path) -> bool:
-    """Whether the file has DICOM's mark, whatever it is called: scanners export files without an ending."""
+    """Whether a file without an ending, as scanners export them, has the mark of DICOM."""
     if path.suffix and not path.suffix[1:].isdigit():  # 1.2.840.113619 is a name, not an ending
         return False
     with path.open("rb") as file:
@@ -135,7 +135,7 @@ def says_dicom(path: Path) -> bool:
 
 
 def _decode_dicom(path: Path) -> np.ndarray:
-    """Rescaled and windowed as the file says: 0 to 1 in its window, or in its own units if it is rescaled without."""
+    """Values from 0 to 1 in the window of the file, or in its own units if it has a rescaling and no window."""
     try:
         import pydicom
         from pydicom.filereader import read_file_meta_info
@@ -166,7 +166,7 @@ def _decode_dicom(path: Path) -> np.ndarray:
     values = apply_modality_lut(array, file)
     own_units = False
     if file.get("WindowCenter") is not None:
-        # two more values tell what the window's dark and bright end have become
+        # two appended values show what the window's dark and bright end become
         ends = np.array([-1e9, 1e9])
         with np.errstate(over="ignore"):  # of a sigmoid window
             windowed = apply_windowing(np.concatenate([np.asarray(values, dtype=np.float64).ravel(), ends]), file)

@@ -1,35 +1,29 @@
 """A cache of embeddings, by the content of an input and by the encoder.
 
 The key of a row is the checksum of its numbers: splits, seeds and commands that share images share their embeddings,
-and a changed image or another encoder has none. In a folder, every encoder has one file of records of equal size, which
-is only appended to; a damaged record is ignored and computed again.
+which are computed again for a changed image or another encoder. In a folder, every encoder has one file of records of
+equal size, which is only appended to; a damaged record is ignored and computed again.
 """
 
 import os
 import warnings
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
-from phenogroups.data.cache import user_cache
+from phenogroups.data.cache import Progress, user_cache
+from phenogroups.data.threads import set_within
+from phenogroups.data.writing import lock
 
-try:
-    import fcntl
-except ImportError:  # Windows: what two processes append at once may be torn, and is then made again
-    fcntl = None
-
-MOST = 2**28  # bytes of embeddings that a process remembers without a folder: 50,000 of lite0
-BRIEFLY = 2**26  # bytes of those that are forgotten soon: several runs of a consensus ask for the same
+MOST = 2**28  # bytes of embeddings that a process holds in memory where there is no folder: 50,000 of lite0
+MOST_TEMPORARY = 2**26  # the same within `keeping_embeddings(None)`: several runs of a consensus need the same
 BLOCK = 2**24  # bytes that are read at once
-KEY = sha256().digest_size
-
-Told = Callable[[int, int], None]  # called with the numbers of embedded and of all inputs
 
 
 class Memory:
@@ -40,7 +34,7 @@ class Memory:
         self._kept: OrderedDict[tuple[str, bytes], np.ndarray] = OrderedDict()
 
     def look_again(self, encoder: str, dim: int) -> None:
-        """No other process writes here."""
+        """Nothing to do: no other process writes here."""
 
     def find(self, encoder: str, key: bytes) -> np.ndarray | None:
         return self._kept.get((encoder, key))
@@ -59,10 +53,10 @@ class Folder:
 
     def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
         self.folder, self._note = folder, note
-        self._places: dict[str, dict[bytes, int]] = {}  # of each encoder: key -> which record
-        self._read: dict[str, int] = {}  # of each encoder: records looked at
+        self._places: dict[str, dict[bytes, int]] = {}  # by encoder: key -> position of its record
+        self._read: dict[str, int] = {}  # by encoder: number of records whose keys were read
         self._dim: dict[str, int] = {}
-        self._instead: Memory | None = None  # once the folder cannot be written
+        self._fallback: Memory | None = None  # used once the folder cannot be written
 
     def look_again(self, encoder: str, dim: int) -> None:
         """Read the keys of records that were appended since the last call."""
@@ -88,12 +82,12 @@ class Folder:
             places.clear()
             self._read[encoder] = 0
         except OSError as error:
-            self._do_without(error)
+            self._use_memory(error)
 
     def find(self, encoder: str, key: bytes) -> np.ndarray | None:
         place = self._places[encoder].get(key)
         if place is None:
-            return None if self._instead is None else self._instead.find(encoder, key)
+            return None if self._fallback is None else self._fallback.find(encoder, key)
         record = _record(self._dim[encoder])
         try:
             with self._path(encoder).open("rb", buffering=0) as file:
@@ -104,8 +98,8 @@ class Folder:
         return one["vector"] if one["key"].tobytes() == key and _is_sound(one) else None
 
     def add(self, encoder: str, keys: Sequence[bytes], vectors: np.ndarray) -> None:
-        if self._instead is not None:
-            return self._instead.add(encoder, keys, vectors)
+        if self._fallback is not None:
+            return self._fallback.add(encoder, keys, vectors)
         record = _record(vectors.shape[1])
         records = np.zeros(len(keys), record)
         records["key"] = np.frombuffer(b"".join(keys), record["key"])
@@ -113,28 +107,29 @@ class Folder:
         records["crc"] = [_checksum(one) for one in records]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with self._path(encoder).open("ab", buffering=0) as file, _alone(file.fileno()):
+            with self._path(encoder).open("ab", buffering=0) as file:
+                lock(file)  # without locks, records that two processes append at once are damaged and computed again
                 # an incomplete record of an interrupted process must not shift the records after it
                 whole = os.fstat(file.fileno()).st_size // record.itemsize
                 file.truncate(whole * record.itemsize)
                 if file.write(records.tobytes()) != records.nbytes:
                     raise OSError("no space left on device")
         except OSError as error:
-            self._do_without(error)
+            self._use_memory(error)
             return self.add(encoder, keys, vectors)
         self._places[encoder].update({key: whole + i for i, key in enumerate(keys)})
 
     def _path(self, encoder: str) -> Path:
         return self.folder / f"{encoder}.embeddings"
 
-    def _do_without(self, error: OSError) -> None:
-        if self._instead is None:
-            self._instead = Memory()
-            self._note(f"Embeddings cannot be kept in {self.folder} ({error}): they are made again next time.")
+    def _use_memory(self, error: OSError) -> None:
+        if self._fallback is None:
+            self._fallback = Memory()
+            self._note(f"Embeddings cannot be kept in {self.folder} ({error}): they will be computed again next time.")
 
 
 _store: ContextVar["Memory | Folder"] = ContextVar("store", default=Memory())  # noqa: B039, one for the process is meant
-_told: ContextVar[Told | None] = ContextVar("told", default=None)
+_progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 
 def store() -> Memory | Folder:
@@ -142,38 +137,30 @@ def store() -> Memory | Folder:
     return _store.get()
 
 
-def kept_in() -> Path | None:
+def current_folder() -> Path | None:
     """The folder of the current cache, if it has one; processes that are started need it."""
     return getattr(_store.get(), "folder", None)
 
 
-def told() -> Told | None:
+def told() -> Progress | None:
     """The progress callback of the current context."""
-    return _told.get()
+    return _progress.get()
 
 
-@contextmanager
-def keeping_embeddings(folder: Path | None, note: Callable[[str], None] = warnings.warn) -> Iterator[None]:
+def keeping_embeddings(
+    folder: Path | None, note: Callable[[str], None] = warnings.warn
+) -> AbstractContextManager[None]:
     """Within this context, embeddings are cached in `folder`; None: in memory, until the context ends."""
-    before = _store.set(Memory(BRIEFLY) if folder is None else Folder(folder, note))
-    try:
-        yield
-    finally:
-        _store.reset(before)
+    return set_within(_store, Memory(MOST_TEMPORARY) if folder is None else Folder(folder, note))
 
 
-@contextmanager
-def telling_of_embeddings(who: Told) -> Iterator[None]:
-    """Within this context, `who` is called with the numbers of embedded and of all inputs."""
-    before = _told.set(who)
-    try:
-        yield
-    finally:
-        _told.reset(before)
+def embedding_progress(progress: Progress) -> AbstractContextManager[None]:
+    """Within this context, `progress` is called with the numbers of embedded and of all inputs."""
+    return set_within(_progress, progress)
 
 
 def embeddings_folder(cache: Path | None) -> Path:
-    """Beside the decoded images: in the folder named for both, or in the user's own."""
+    """The folder `embeddings` in `cache`, or beside the decoded images in the user's cache."""
     return user_cache().with_name("embeddings") if cache is None else Path(cache) / "embeddings"
 
 
@@ -185,7 +172,7 @@ def key_of(row: np.ndarray) -> bytes:
 
 
 def _record(dim: int) -> np.dtype:
-    return np.dtype([("key", f"V{KEY}"), ("vector", "<f4", (dim,)), ("crc", "<u4")])
+    return np.dtype([("key", f"V{sha256().digest_size}"), ("vector", "<f4", (dim,)), ("crc", "<u4")])
 
 
 def _checksum(one: np.void) -> int:
@@ -194,12 +181,3 @@ def _checksum(one: np.void) -> int:
 
 def _is_sound(one: np.void) -> bool:
     return _checksum(one) == one["crc"]
-
-
-@contextmanager
-def _alone(file: int) -> Iterator[None]:
-    """Exclusive right to append; the system releases the lock if this process dies."""
-    if fcntl is not None:
-        with suppress(OSError):  # a folder without locks, as some networks have: then as on Windows
-            fcntl.flock(file, fcntl.LOCK_EX)
-    yield  # closing the file ends the lock

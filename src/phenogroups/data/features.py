@@ -13,7 +13,7 @@ from phenogroups.data.columns import require_columns
 from phenogroups.data.table_files import read_parquet
 from phenogroups.data.untrusted import refuse_more_than_memory
 
-NAMING = ("subject", "name", "id", "participant_id")  # columns of a features file that say whose its rows are
+NAMING = ("subject", "name", "id", "participant_id")  # columns of a features file that name the subject of each row
 
 
 def read_features_file(path: Path, subject: np.ndarray, *, named: bool) -> np.ndarray:
@@ -37,7 +37,7 @@ def read_features_file(path: Path, subject: np.ndarray, *, named: bool) -> np.nd
             raise CohortError(f"Expected features in .npy, .npz or .parquet. Received: {path}.")
     except CohortError:
         raise
-    except Exception as error:  # an archive can be broken in many ways
+    except Exception as error:  # archives raise errors of many kinds
         raise CohortError(f"Expected a readable file of features. Received: {path} ({error}).") from error
     if values.ndim != 2 or values.dtype.kind not in "biuf":
         raise CohortError(f"Expected numbers (rows, features) in {path}. Received: {values.dtype} {values.shape}.")
@@ -92,9 +92,9 @@ def _refuse_long_array(file: Any) -> None:
 def _split_names(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray | None]:
     naming = [column for column in rows.columns if str(column).lower() in NAMING]
     values = rows.drop(columns=naming)
-    strange = [str(column) for column in values.columns if values[column].dtype.kind not in "biuf"]
-    if strange:
-        raise CohortError(f"Expected columns of numbers. Received: {', '.join(strange[:5])}. Drop or recode them.")
+    words = [str(column) for column in values.columns if values[column].dtype.kind not in "biuf"]
+    if words:
+        raise CohortError(f"Expected columns of numbers. Received: {', '.join(words[:5])}. Drop or recode them.")
     return values.to_numpy(dtype=np.float32), rows[naming[0]].to_numpy(dtype=str) if naming else None
 
 

@@ -18,14 +18,14 @@ from phenogroups.data.reading import PRETRAINED_SIDE, ImagePath, read_ahead, rea
 from phenogroups.data.stored import Inputs
 from phenogroups.data.tables import Table, TableSpec
 
-# words in the name of a column of numbers that is learned from only if it is named; unnamed: row numbers by pandas
+# columns with one of these words in their names are features only if the user names them; unnamed: pandas' row numbers
 NO_FEATURES = {
     "age", "sex", "gender", "site", "scanner", "center", "centre", "hospital", "batch", "id", "ids", "identifier",
     "index", "unnamed", "date", "year", "month", "dob", "birth", "visit", "session", "subject", "participant",
     "patient", "race", "ethnicity", "education", "handedness",
 }  # fmt: skip
 MOST_MISSING = 5  # missing files that are named
-MOST_TRIED = 100  # files that are tried for the first one that can be read
+MOST_TRIED = 100  # files that are tried to find one that can be read
 
 
 def read_inputs(table: Table, *, cache: str | Path | None = None, progress: Progress | None = None) -> Inputs:
@@ -71,7 +71,7 @@ def read_inputs(table: Table, *, cache: str | Path | None = None, progress: Prog
 
 
 def resolve_features(rows: pd.DataFrame, spec: TableSpec) -> TableSpec:
-    """The spec with its feature columns named: every column of numbers that means nothing else."""
+    """The spec with its feature columns named: by default all columns of numbers that have no other meaning."""
     if spec.image is not None or spec.features or spec.features_file is not None:
         return spec
     meant = {spec.diagnosis, spec.subject, spec.group, spec.truth, spec.split, *spec.covariates}
@@ -90,7 +90,7 @@ def resolve_features(rows: pd.DataFrame, spec: TableSpec) -> TableSpec:
 
 
 def _words(column: str) -> list[str]:
-    """The words of a column's name in small letters: patient and age of PatientAge, Patient Age or patient_age."""
+    """The words of a name in lower case: patient and age of PatientAge, Patient Age or patient_age."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+", str(column))]
 
 
@@ -106,7 +106,7 @@ def resolve_size(table: Table) -> TableSpec:
     The first image that can be read decides: others may have other sizes.
     """
     spec = table.spec
-    if spec.image is None or spec.features_file is not None or spec.reading.size or spec.reading.frame:
+    if not spec.reads_images or spec.reading.size or spec.reading.frame:
         return spec
     for path in image_paths(table)[:MOST_TRIED]:
         try:
@@ -127,14 +127,15 @@ def refuse_broken(broken: Mapping[int, str], subject: np.ndarray, paths: Sequenc
     if broken:
         lines = "\n".join(f"  {line}" for line in name_broken(broken, subject, paths))
         raise CohortError(
-            f"Expected a readable file in every row. Received {len(broken)} that are not; mend or drop them:\n{lines}"
+            f"Expected a readable file in every row. Received {len(broken)} that are not; correct or drop "
+            f"them:\n{lines}"
         )
 
 
 def name_broken(
     broken: Mapping[int, str], subject: np.ndarray, paths: Sequence[ImagePath], most: int | None = None
 ) -> list[str]:
-    """A line for each of the rows that cannot be used, by row, subject, file and reason; few of the missing files."""
+    """A line for each row that cannot be used: its number, subject, file and the reason; only few missing files."""
     missing = [row for row, why in broken.items() if why == NOT_THERE]
     hidden = {*missing[MOST_MISSING:]}
     shown = [row for row in broken if row not in hidden][:most]

@@ -1,7 +1,7 @@
 """Folder layouts that need no table: each gives the rows and the spec that a table would give."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +13,7 @@ from phenogroups.data.table_files import read_table
 from phenogroups.data.tables import Table, TableSpec
 
 SPLITS = ("train", "val", "validation", "test")
-# the patient in the names of Kermany's files; those of X-rays are counted from one again in the other split
+# the patient in the names of Kermany's files; of X-rays, the numbering starts anew in the other split
 XRAY_NAME = re.compile(r"(?P<patient>person\d+)_|(?P<control>(?:NORMAL\d*-)?IM-\d+)-")
 OCT_NAME = re.compile(r"(?:CNV|DME|DRUSEN|NORMAL)-(?P<patient>\d+)-\d+")
 OCT_KINDS = ("CNV", "DME", "DRUSEN")
@@ -22,25 +22,20 @@ ODIR_OTHERS = {"H": "hypertension", "O": "other"}
 
 
 def read_layout(folder: str | Path, labels: Labels = "eye") -> Table:
-    """Recognised by its files: BIDS, sites, ODIR-5K, Kermany's X-rays or OCT, a folder per class, or images only.
+    """Recognise the layout by its files: BIDS, sites, ODIR-5K, Kermany's X-rays or OCT, class folders, or images only.
 
-    `labels` are those that ODIR-5K is read by.
+    `labels`: whether ODIR-5K is read by the labels of each eye or of the patient.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise CohortError(f"Expected a folder. Received: {folder}, which is none.")
     folder = _unpacked(folder)
-    layout = _recognise(folder)
-    return odir(folder, labels) if layout is odir else layout(folder)
-
-
-def _recognise(folder: Path) -> Callable[[Path], Table]:
     if (folder / "participants.tsv").is_file():
-        return bids
+        return bids(folder)
     if (folder / "full_df.csv").is_file():
-        return odir
+        return odir(folder, labels)
     if _site_tables(folder):
-        return sites
+        return sites(folder)
     if any((folder / f"train-images-idx3-ubyte{ending}").is_file() for ending in ("", ".gz")):
         raise CohortError(
             f"Expected a file per subject. Received: the files of MNIST in {folder}, where one digit is the disease. "
@@ -48,12 +43,12 @@ def _recognise(folder: Path) -> Callable[[Path], Table]:
         )
     classes = {path.name for _, path in _class_folders(folder)}
     if classes == {"NORMAL", "PNEUMONIA"} or ("NORMAL" in classes and classes <= {"NORMAL", *OCT_KINDS}):
-        return kermany
-    return class_folders if classes else image_folder
+        return kermany(folder)
+    return class_folders(folder) if classes else image_folder(folder)
 
 
 def _unpacked(folder: Path) -> Path:
-    """The folder inside folders that hold nothing else, as archives often unpack."""
+    """The innermost folder where each outer one contains nothing else, as archives often unpack."""
     inside = _visible(folder)
     if len(inside) == 1 and inside[0].is_dir() and any(path.is_dir() for path in _visible(inside[0])):
         below = {path.name for path in _visible(inside[0])}
@@ -98,7 +93,7 @@ def class_folders(folder: Path) -> Table:
                 others.append(path.name)
                 continue
             below = path.relative_to(kind).parts
-            # with the folder's name: 1.png of another folder is another person
+            # with the name of the folder: 1.png in another folder is another person
             person = "/".join((split or folder.resolve().name, kind.name, below[0] if len(below) > 1 else path.stem))
             persons += len(below) > 1
             rows.append(_row(folder, path, kind.name, person, kind.name, split))
@@ -122,19 +117,19 @@ def image_folder(folder: Path) -> Table:
 
 
 def kermany(folder: Path) -> Table:
-    """Kermany's X-rays and OCT: {train,test,val}/<class>/*.jpeg, whose names say the patient and the kind."""
-    rows, odd = [], []
+    """Kermany's X-rays and OCT: {train,test,val}/<class>/*.jpeg, whose names include the patient and the kind."""
+    rows, unnamed = [], []
     is_xray = any(kind.name == "PNEUMONIA" for _, kind in _class_folders(folder))
     for split, kind in _class_folders(folder):
         for path in (path for path in _visible(kind) if path.name.lower().endswith(PICTURES)):
             match = (XRAY_NAME if is_xray else OCT_NAME).match(path.name)
-            odd += [] if match else [path.name]
+            unnamed += [] if match else [path.name]
             person = match[match.lastgroup or 0] if match else path.stem
-            germ = re.search("_(bacteria|virus)_", path.name)
-            of_disease = (germ[1] if germ else "") if is_xray else kind.name
+            pathogen = re.search("_(bacteria|virus)_", path.name)
+            subgroup = (pathogen[1] if pathogen else "") if is_xray else kind.name
             person = f"{split or folder.resolve().name}-{person}" if is_xray else person
-            rows.append(_row(folder, path, kind.name, person, of_disease, split))
-    notes = _left_out(odd, "files whose names tell no patient, each taken for another person", kept=True)
+            rows.append(_row(folder, path, kind.name, person, subgroup, split))
+    notes = _left_out(unnamed, "files whose names tell no patient, each taken for another person", kept=True)
     patient = ("PNEUMONIA",) if is_xray else OCT_KINDS
     return _layout(folder, rows, notes, truth="kind", control=("NORMAL",), patient=patient)
 
@@ -142,9 +137,9 @@ def kermany(folder: Path) -> Table:
 def odir(folder: Path, labels: Labels = "eye") -> Table:
     """ODIR-5K: full_df.csv with one row per eye; both eyes of a patient are one group, the paper's five are kept.
 
-    By the label of each eye, an eye with another disease or with several is left out. By the labels of the patient, as
-    the published code reads them, both eyes count as what the patient has (although one may be healthy): exactly one
-    of normal and the five kinds, whatever else hypertension and other diseases say.
+    With the label of each eye, an eye with another disease or with several is left out. With the labels of the patient,
+    as in the published code, both eyes have the patient's disease (although one may be healthy): exactly one of normal
+    and the five kinds; hypertension and other diseases are ignored.
     """
     table = read_table(folder / "full_df.csv")
     of_patient = ("N", *ODIR_KINDS)
@@ -155,7 +150,7 @@ def odir(folder: Path, labels: Labels = "eye") -> Table:
             f"Expected the columns {', '.join(expected)} in {folder / 'full_df.csv'}. Received none of: "
             f"{', '.join(missing)}. Take the public file."
         )
-    # of several copies, the preprocessed ones: cut to the eye and of one size
+    # of several copies, the preprocessed ones, which are cropped to the eye and have one size
     places = {path.name: path for path in _files(folder) if path.name.lower().endswith(PICTURES)}
     places |= {path.name: path for path in _files(folder) if path.parent.name == "preprocessed_images"}
     rows, dropped = [], {"ambiguous": 0, **dict.fromkeys(ODIR_OTHERS.values(), 0)}
@@ -171,7 +166,7 @@ def odir(folder: Path, labels: Labels = "eye") -> Table:
         if letter in ODIR_OTHERS:
             dropped[ODIR_OTHERS[letter]] += 1
             continue
-        path = places.get(eye["filename"]) or folder / eye["filename"]  # a missing one is said by name when it is read
+        path = places.get(eye["filename"]) or folder / eye["filename"]  # a missing file is reported when it is read
         word = "normal" if letter == "N" else "ill"
         known = {"age": eye.get("Patient Age", ""), "sex": eye.get("Patient Sex", "")}
         rows.append(_row(folder, path, word, eye["ID"], ODIR_KINDS.get(letter, ""), "") | known)
@@ -199,9 +194,9 @@ def bids(folder: Path, suffix: str = "T1w") -> Table:
             f"Expected scans as sub-*/anat/*_{suffix}.nii.gz in {folder}. Received: none of {len(people)} participants."
         )
     known = {*without, *(Path(row["image"]).parts[0] for row in rows)}
-    strange = sorted(path.name for path in folder.glob("sub-*") if path.is_dir() and path.name not in known)
+    unlisted = sorted(path.name for path in folder.glob("sub-*") if path.is_dir() and path.name not in known)
     notes = _left_out(without, f"participants without a {suffix} scan")
-    notes += _left_out(strange, "folders that participants.tsv does not name")
+    notes += _left_out(unlisted, "folders that participants.tsv does not name")
     spec = TableSpec(image="image", subject="subject", group="participant_id")
     return Table(pd.DataFrame(rows), spec, folder, notes=tuple(notes))
 

@@ -27,14 +27,14 @@ RESIZED = (
 
 @dataclass(frozen=True)
 class TableRecipe:
-    """What a recipe says of a table; whatever is given beside it wins."""
+    """The part of a recipe that is about the table; options that are given beside it take precedence."""
 
     table: Mapping[str, Any] = field(default_factory=dict)  # fields of TableSpec
     rows: Selection = field(default_factory=Selection)
     reading: Mapping[str, Any] = field(default_factory=dict)  # fields of Reading
 
     def spec(self, known: TableSpec, columns: Mapping[str, Any], reading: Mapping[str, Any]) -> TableSpec:
-        """What a folder's layout says, then this recipe, then what else was given: the latter wins."""
+        """The spec of a folder's layout, overridden by this recipe, overridden by `columns` and `reading`."""
         return replace(known, **{**self.table, **columns}, reading=Reading(**{**self.reading, **reading}))
 
 
@@ -56,9 +56,9 @@ def open_table(
 ) -> Table:  # fmt: skip
     """Rows and the meaning of their columns; no image and no feature is read yet.
 
-    `columns` are fields of TableSpec and `reading` fields of Reading; both win over the `recipe`, and all over what
-    a folder's layout says. A whole TableSpec, that of an earlier table, is used as it is. Image paths begin in
-    `folder`, by default the table's own. `resized`: images that suit the default encoder are read at its size.
+    `columns` are fields of TableSpec and `reading` fields of Reading; both override the `recipe`, which overrides the
+    layout of a folder. The TableSpec of an earlier table is used as it is. Image paths are relative to `folder`, by
+    default the table's own. `resized`: images that suit the default encoder are read at its size.
     """
     table = _open_rows(source, folder, "eye" if recipe is None else recipe.rows.labels)
     if isinstance(columns, TableSpec):
@@ -75,7 +75,7 @@ def open_table(
     notes = table.notes
     words = {*rows[spec.diagnosis].str.strip()} if spec.diagnosis in rows.columns else set()
     of_patients = [word for word in spec.patient if word in words]
-    if spec.truth is None and len(of_patients) > 1:  # read by evaluation only, as the names of class folders are
+    if spec.truth is None and len(of_patients) > 1:  # for evaluation only, like the names of class folders
         spec = replace(spec, truth=spec.diagnosis)
         notes = (*notes, f"Subgroups will be compared with the patients' words ({', '.join(of_patients)}).")
     table = replace(table, rows=rows, spec=resolve_features(rows, spec), notes=notes)
@@ -85,7 +85,7 @@ def open_table(
 
 
 def read_cohort(table: Table, cache: str | Path | None = None, progress: Progress | None = None) -> Cohort:
-    """The cohort that the table describes; whatever is wrong with it raises here, before training."""
+    """Read the cohort that the table describes; raises if anything is wrong with it."""
     columns = read_columns(table.rows, table.spec)
     inputs = read_inputs(table, cache=cache, progress=progress)
     files = pd.DataFrame() if inputs.ndim == 2 else file_properties(image_paths(table))

@@ -1,8 +1,8 @@
-"""How pictures were taken: a few cheap, named properties of every image or volume, which no method learns from.
+"""Properties of images that depend on how they were taken, such as brightness, sharpness and voxel size.
 
-A subgroup of overexposed or blurred pictures is no kind of illness, so that subgroups are compared with these
-properties as with age or site. Those of the file are read from its header, before anything is resized; the others are
-measured on the numbers that a network sees.
+Methods do not learn from them. Subgroups are compared with them as with age or site, since a subgroup of overexposed or
+blurred pictures is not one of the disease. Properties of the file are read from its header, before anything is resized;
+the others are measured on the input of the network.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from phenogroups.data.decoding import DICOM, PICTURES, VOLUMES, UnreadableInput,
 from phenogroups.data.reading import ImagePath, read_ahead
 from phenogroups.data.stored import Inputs
 
-# name: what is said of a subgroup with more of it, and with less
+# name: description of a subgroup with more of it, and with less
 OF_NUMBERS = {
     "image_brightness": ("brighter", "darker"),
     "image_contrast": ("richer in contrast", "poorer in contrast"),
@@ -35,9 +35,9 @@ OF_FILES = {
     "image_field_of_view": ("of a larger field of view", "of a smaller field of view"),
 }
 WORDS = {**OF_NUMBERS, **OF_FILES}
-NEAR = 0.02  # of the range of grey: 5 of 255
-FINE = 24  # pixels a side, below which neighbours differ by what is shown and not by how it was taken
-MOST_NUMBERS = 2**18  # of a volume that are looked at
+NEAR = 0.02  # share of the range of grey: 5 of 255
+FINE = 24  # pixels a side from which differences between neighbours are measured
+MOST_NUMBERS = 2**18  # voxels of a volume that are measured
 
 
 def is_measured(name: str) -> bool:
@@ -55,7 +55,7 @@ def pixel_properties(inputs: Inputs) -> pd.DataFrame:
 
 def _measured(image: np.ndarray) -> dict[str, float]:
     """Of one image (channels, *space)."""
-    # every so many planes of a volume, in which neighbours stay neighbours
+    # evenly spaced planes of a volume, within which neighbours stay neighbours
     planes = image[:, :: -(-image.size // MOST_NUMBERS)] if image.ndim == 4 else image[:, None]
     scale = np.float32(np.iinfo(image.dtype).max if image.dtype.kind in "iu" else 1)
     planes = planes.astype(np.float32, copy=False)
@@ -75,10 +75,10 @@ def _measured(image: np.ndarray) -> dict[str, float]:
     }
     if min(grey.shape[-2:]) >= FINE:
         across, down = np.diff(grey, axis=-1), np.diff(grey, axis=-2)
-        # the steps between neighbours, in units of the contrast: neither brightness nor contrast changes it
+        # differences between neighbours in units of the contrast, so that it depends on neither brightness nor contrast
         steps = float(np.abs(across).mean()) + float(np.abs(down).mean())
         found["image_sharpness"] = steps / max(contrast, 1e-12)
-        # Immerkaer 1996: second differences along both axes, which do not see edges along either
+        # Immerkaer 1996: second differences along both axes, which edges along either do not change
         second = across[..., 1:] - across[..., :-1]
         residual = second[..., 2:, :] - 2 * second[..., 1:-1, :] + second[..., :-2, :]
         found["image_noise"] = float(np.abs(residual).mean()) * float(np.sqrt(np.pi / 2)) / 6
@@ -113,7 +113,7 @@ def _of_header(path: Path) -> dict[str, float]:
             sides, spacing = header.get_data_shape()[:3], header.get_zooms()[:3]
         elif name.endswith(DICOM) or says_dicom(path):
             sides, spacing = _of_dicom(path)
-    except Exception as error:  # what is wrong with a file is said where its numbers are read
+    except Exception as error:  # reported where the numbers of the file are read
         raise UnreadableInput(f"has no header that can be read ({error})") from error
     sides = [float(side) for side in sides]
     if len(sides) not in (2, 3):

@@ -1,11 +1,12 @@
-"""Whether a cohort is fit to learn from: everything is read once, and everything odd is named with its remedy.
+"""Whether a cohort can be trained on: everything is read once, and anything unusual is named with its remedy.
 
-Nothing here changes a file. A problem stops training; a warning is for the reader to judge.
+Nothing here changes a file. A problem stops training; a warning is left to the judgement of the reader.
 """
 
 import hashlib
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,23 +24,24 @@ from phenogroups.data.reading import prepare, read_ahead
 from phenogroups.data.tables import Table
 
 COLUMNS = ("subject", "diagnosis", "group", "covariates", "truth", "truth_names", "is_test")  # of a cohort
-FEWEST = 5  # of either class, below which their pictures are not compared
-SHARE_APART = 0.25  # of a class whose size, format, ... the other class has not: a shortcut
-RANKED_APART = 0.9  # chance that one class has the larger picture: a shortcut
-BRIGHTNESS_APART = 0.98  # the same of brightness, which a disease may change as well
-RARE = 0.02  # share of rows below which a code of a covariate may be a slip
+FEWEST = 5  # smallest number of subjects of either class for a comparison of their images
+SHARE_APART = 0.25  # total variation distance of size, format, ... between the classes, from which it is a shortcut
+RANKED_APART = 0.9  # area under the ROC curve of size, from which it is a shortcut
+BRIGHTNESS_APART = 0.98  # the same for brightness, which a disease may change as well
+PROPERTIES = {"format": "Formats", "number type": "Types", "channels": "Channels", "size": "Sizes"}  # of inputs
+RARE = 0.02  # share of rows below which a code of a covariate may be a typing error
 
 
 @dataclass
 class Findings:
-    """What was found, in sentences: facts, warnings to judge, and problems that stop training."""
+    """Results in sentences: facts, warnings to judge, and problems that stop training."""
 
     facts: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def attempt(self, step: Callable[[], Any]) -> Any:
-        """What the step returns, or None and its message among the problems: the rest is still checked."""
+        """The result of the step; None if it raised, with its message among the problems, so that checks continue."""
         try:
             return step()
         except CohortError as error:
@@ -53,53 +55,32 @@ class Findings:
     @property
     def verdict(self) -> str:
         if self.problems:
-            return f"Training should not start: {_count(len(self.problems), 'problem')} to mend."
+            return f"Training should not start: {_count(len(self.problems), 'problem')} to correct."
         if self.warnings:
             return f"Training may start; {_count(len(self.warnings), 'warning')} to judge first."
         return "Training may start."
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Properties of one input, to compare it with others after it is released."""
-
-    shape: tuple[int, ...]  # as the file has it, channels first
-    kind: str  # png, jpeg, ..., features or array
-    dtype: str
-    digest: bytes  # of its exact numbers
-    mean: float
-    constant: bool
-    read_as: tuple[int, ...]  # shape that the network would see
-
-
-PROPERTIES: tuple[tuple[str, str, Callable[[Seen], str]], ...] = (  # what inputs have in common, or classes differ in
-    ("Formats", "format", lambda one: one.kind),
-    ("Types", "number type", lambda one: one.dtype),
-    ("Channels", "channels", lambda one: str(one.shape[0])),
-    ("Sizes", "size", lambda one: " x ".join(map(str, one.shape[1:]))),
-)
-
-
 def check_table(
     table: Table, *, subgroups: int = 2, held_out: float = 0.2, progress: Progress | None = None
 ) -> Findings:
-    """All checks of `discover`, and what looks odd beside them; reads every file once.
+    """All checks of `discover`, and others; reads every file once.
 
-    `subgroups` and `held_out` are those that would be asked for.
+    `subgroups` and `held_out` are those of the planned run.
     """
     found = Findings()
     columns = read_columns(table.rows, table.spec, found.attempt)
+    subject = files = columns["subject"]
     _check_columns(found, columns, subgroups, held_out)
     if table.spec.image is None:
         values = found.attempt(lambda: read_inputs(table))
-        seen = [None] * len(table.rows) if values is None else [_describe_row(row) for row in values]
+        inputs = {} if values is None else {row: _describe(array) for row, array in enumerate(values)}
         if values is not None:
             _check_features(found, values, table.spec.features)
-        files = columns["subject"]
     else:
-        seen = _describe_files(found, table, columns["subject"], progress)
-        files = table.rows.get(table.spec.image, columns["subject"])
-    _compare(found, seen, _labels(columns["subject"], files), columns)
+        inputs = _describe_files(found, table, subject, progress)
+        files = table.rows.get(table.spec.image, subject)
+    _compare(found, inputs, subject, files, columns)
     return found
 
 
@@ -110,51 +91,58 @@ def check_cohort(cohort: Cohort, *, subgroups: int = 2, held_out: float = 0.2) -
     _check_columns(found, columns, subgroups, held_out)
     if cohort.inputs.ndim == 2:
         _check_features(found, np.asarray(cohort.inputs), ())
-    _compare(found, [_describe_row(row) for row in cohort.inputs], _labels(cohort.subject, cohort.subject), columns)
+    inputs = {row: _describe(array) for row, array in enumerate(cohort.inputs)}
+    _compare(found, inputs, cohort.subject, cohort.subject, columns)
     return found
 
 
-def _describe_row(row: np.ndarray) -> Seen:
-    return _describe(row, "features" if row.ndim == 1 else "array", row.shape)
-
-
-def _describe(array: np.ndarray, kind: str, read_as: tuple[int, ...]) -> Seen:
+def _describe(array: np.ndarray, format_: str = "array", input_shape: tuple[int, ...] | None = None) -> dict[str, Any]:
+    """Properties of one input, by which it is compared with others after it is released from memory."""
     digest = hashlib.sha256(repr(array.shape).encode())
     digest.update(np.ascontiguousarray(array).data)
     range_ = np.iinfo(array.dtype).max if array.dtype.kind in "iu" else 1
-    constant = bool(array.ndim > 1 and array.min() == array.max())
-    mean = float(array.mean(dtype=np.float64)) / range_
-    return Seen(array.shape, kind, str(array.dtype), digest.digest(), mean, constant, read_as)
+    return {
+        "format": format_,
+        "number type": str(array.dtype),
+        "channels": str(array.shape[0]),
+        "size": " x ".join(map(str, array.shape[1:])),
+        "pixels": math.prod(array.shape[1:]),
+        "digest": digest.digest(),
+        "mean": float(array.mean(dtype=np.float64)) / range_,
+        "is_image": array.ndim > 1,
+        "is_constant": array.ndim > 1 and array.min() == array.max(),
+        "input_shape": input_shape or array.shape,
+    }
 
 
-def _describe_files(found: Findings, table: Table, subject: np.ndarray, progress: Progress | None) -> list[Seen | None]:
-    def describe(path: Path) -> Seen:
+def _describe_files(
+    found: Findings, table: Table, subject: np.ndarray, progress: Progress | None
+) -> dict[int, dict[str, Any]]:
+    """Properties of every readable file, by row."""
+
+    def describe(path: Path) -> dict[str, Any]:
         file = decode(path)
         return _describe(file.array, file.format, prepare(file.array, table.spec.reading).shape)
 
-    paths = found.attempt(lambda: image_paths(table))
-    if paths is None:
-        return [None] * len(table.rows)
-    seen: list[Seen | None] = []
-    broken, shapes, constant = {}, {}, []
-    for row, one in enumerate(read_ahead(paths, describe)):
-        if isinstance(one, UnreadableInput):
-            broken[row] = str(one)
+    paths = found.attempt(lambda: image_paths(table)) or []
+    inputs, broken = {}, {}
+    for row, described in enumerate(read_ahead(paths, describe)):
+        if isinstance(described, UnreadableInput):
+            broken[row] = str(described)
         else:
-            shapes[row] = one.read_as
-            constant += [f"row {row + 1} ({subject[row]}): {paths[row]}"] if one.constant else []
-        seen.append(None if isinstance(one, UnreadableInput) else one)
+            inputs[row] = described
         if progress is not None:
             progress(row + 1, len(paths))
     found.attempt(lambda: refuse_broken(broken, subject, paths))
-    found.attempt(lambda: require_one_shape(shapes, subject))
+    found.attempt(lambda: require_one_shape({row: one["input_shape"] for row, one in inputs.items()}, subject))
+    constant = [f"row {row + 1} ({subject[row]}): {paths[row]}" for row, one in inputs.items() if one["is_constant"]]
     if constant:
         listed = "\n    ".join(constant)
         found.warnings.append(
             f"{_count(len(constant), 'image')} of one value throughout, with nothing to see; drop them unless an empty "
-            f"map means something:\n    {listed}"
+            f"map has a meaning:\n    {listed}"
         )
-    return seen
+    return inputs
 
 
 def _check_columns(found: Findings, columns: Mapping[str, Any], subgroups: int, held_out: float) -> None:
@@ -171,7 +159,7 @@ def _check_columns(found: Findings, columns: Mapping[str, Any], subgroups: int, 
             sizes = ", ".join(f"{word} {int((truth == k).sum())}" for k, word in names) or "none"
             unknown = int(((truth < 0) & (diagnosis == PATIENT)).sum())
             found.facts.append(f"Known subgroups of patients: {sizes}; {unknown} unknown.")
-        if not found.problems:  # else they would be repeated
+        if not found.problems:  # otherwise they would be repeated
             blank = Cohort(np.zeros((count, 1), np.float32), **columns)
             found.attempt(lambda: blank.require(subgroups))
             if not found.problems:
@@ -197,15 +185,15 @@ def _check_covariates(found: Findings, covariates: pd.DataFrame, subject: np.nda
         found.facts.append(f"Covariate {name}: {_count(len(sizes), 'word')} ({shown}){lacking}.")
         folded = sizes.index.to_series().groupby(lambda word: "".join(word.lower().split()))  # of case and blanks
         alike = [[*words] for _, words in folded if len(words) > 1]
-        odd = {word for words in alike for word in words}
-        if len(sizes) - len(odd) <= 20:  # of codes, not of names
+        unusual = {word for words in alike for word in words}
+        if len(sizes) - len(unusual) <= 20:  # of codes, not of names
             common = int((sizes >= max(2, RARE * len(known))).sum())
-            odd |= {word for word, n in sizes.items() if common >= 2 and n < max(2, RARE * len(known))}
-        if odd:
-            rows = column.astype(str).isin(odd - {max(words, key=lambda w: sizes[w]) for words in alike}).to_numpy()
+            unusual |= {word for word, n in sizes.items() if common >= 2 and n < max(2, RARE * len(known))}
+        if unusual:
+            rows = column.astype(str).isin(unusual - {max(words, key=lambda w: sizes[w]) for words in alike}).to_numpy()
             found.warnings.append(
-                f"Covariate {name} has codes that may be slips: {', '.join(map(repr, sorted(odd)))} in "
-                f"{name_rows(subject[rows])}. Recode them, or empty the cells if nobody knows."
+                f"Covariate {name} has codes that may be typing errors: {', '.join(map(repr, sorted(unusual)))} in "
+                f"{name_rows(subject[rows])}. Recode them, or empty the cells if unknown."
             )
 
 
@@ -219,82 +207,72 @@ def _check_features(found: Findings, values: np.ndarray, names: tuple[str, ...])
         found.warnings.append(f"{_count(len(constant), 'feature')} with one value in all rows ({which}); drop them.")
 
 
-def _compare(found: Findings, seen: Sequence[Seen | None], labels: list[str], columns: Mapping[str, Any]) -> None:
-    """The inputs with each other: what they have in common, copies, and what differs between the classes."""
-    good = np.array([i for i, one in enumerate(seen) if one is not None], dtype=int)
-    inputs = [one for one in seen if one is not None]
-    if not inputs:
+def _compare(
+    found: Findings, described: Mapping[int, dict[str, Any]], subject: np.ndarray, files: Iterable[str],
+    columns: Mapping[str, Any],
+) -> None:  # fmt: skip
+    """Compare the inputs: formats and sizes, copies, and differences between the classes."""
+    if not described:
         return
-    if len(inputs[0].shape) > 1:
-        found.facts += [f"{title}: {_most([of(one) for one in inputs])}." for title, _, of in PROPERTIES]
-        read_as = Counter(one.read_as for one in inputs).most_common(1)[0][0]
-        found.facts.append(f"The network would see {read_as}, channels first.")
-    _check_duplicates(found, inputs, good, labels, columns)
-    if columns["diagnosis"] is not None:
-        _check_shortcuts(found, inputs, columns["diagnosis"][good] == PATIENT)
+    inputs = pd.DataFrame.from_dict(dict(described), orient="index")
+    is_image = inputs["is_image"].iloc[0]
+    if is_image:
+        found.facts += [f"{title}: {_most(inputs[name])}." for name, title in PROPERTIES.items()]
+        input_shape = Counter(inputs["input_shape"]).most_common(1)[0][0]
+        found.facts.append(f"The network would see {input_shape}, channels first.")
+    copies = inputs[inputs.duplicated("digest", keep=False)].groupby("digest", sort=False)
+    names = [f"row {i} ({name})" + (f": {file}" if file != name else "")
+             for i, (name, file) in enumerate(zip(subject, files, strict=True), start=1)]  # fmt: skip
+    _check_duplicates(found, [rows.index.tolist() for _, rows in copies], names, columns)
+    if columns["diagnosis"] is not None and is_image:
+        _check_shortcuts(found, inputs, columns["diagnosis"][inputs.index] == PATIENT)
 
 
 def _check_duplicates(
-    found: Findings, inputs: list[Seen], good: np.ndarray, labels: list[str], columns: Mapping[str, Any]
+    found: Findings, copies: list[list[int]], names: list[str], columns: Mapping[str, Any], most: int = 20
 ) -> None:
-    same: dict[bytes, list[int]] = defaultdict(list)
-    for i, one in zip(good, inputs, strict=True):
-        same[one.digest].append(int(i))
-    copies = [rows for rows in same.values() if len(rows) > 1]
-    left = copies
+    def listed(copies: list[list[int]]) -> str:
+        lines = [f"\n    {' = '.join(names[row] for row in rows[:4])}" for rows in copies[:most]]
+        return "".join(lines) + (f"\n    and {len(copies) - most} more" if len(copies) > most else "")
+
     for what, values, remedy in (
         ("diagnoses", columns["diagnosis"], "one of them must be wrong: find out which and drop it"),
         ("parts of the split", columns["is_test"], "they would be recognised, not predicted: drop them from one part"),
     ):
-        if values is None:
-            continue
-        across = [rows for rows in left if len({str(values[i]) for i in rows}) > 1]
-        left = [rows for rows in left if rows not in across]
+        across = [] if values is None else [rows for rows in copies if len({str(values[row]) for row in rows}) > 1]
+        copies = [rows for rows in copies if rows not in across]
         if across:
-            found.problems.append(f"{_count(len(across), 'input')} in both {what}; {remedy}:{_pairs(across, labels)}")
-    if left:
+            found.problems.append(f"{_count(len(across), 'input')} in both {what}; {remedy}:{listed(across)}")
+    if copies:
         group = columns["group"]
-        apart = [rows for rows in left if group is None or len({str(group[i]) for i in rows}) > 1]
+        apart = any(group is None or len({str(group[row]) for row in rows}) > 1 for rows in copies)
         remedy = "drop the copies" + (", or give them one group: else one may be held out" if apart else "")
-        found.warnings.append(f"{_count(len(left), 'input')} more than once; {remedy}:{_pairs(left, labels)}")
+        found.warnings.append(f"{_count(len(copies), 'input')} more than once; {remedy}:{listed(copies)}")
 
 
-def _check_shortcuts(found: Findings, inputs: list[Seen], ill: np.ndarray) -> None:
-    """Warn of properties of the files that tell patients from controls: a network would learn them first."""
-    if min(ill.sum(), (~ill).sum()) < FEWEST or len(inputs[0].shape) == 1:
+def _check_shortcuts(found: Findings, inputs: pd.DataFrame, ill: np.ndarray) -> None:
+    """Warn of properties of the files that distinguish patients from controls: a network would learn them first."""
+    if min(ill.sum(), (~ill).sum()) < FEWEST:
         return
     remedy = "a network would learn this instead of the disease; bring both to one"
-    for _, what, of in PROPERTIES:
-        values = np.array([of(one) for one in inputs])
-        shares = pd.crosstab(values, ill, normalize="columns")
-        # where nearly every picture has a size of its own, sizes are compared by rank below
-        if abs(shares[True] - shares[False]).sum() / 2 > SHARE_APART and len(shares) <= 0.1 * len(values) + 2:
-            patients, controls = _most(values[ill]), _most(values[~ill])
+    for name in PROPERTIES:
+        shares = pd.crosstab(inputs[name], ill, normalize="columns")
+        # where nearly every image has a size of its own, sizes are compared by rank below
+        if abs(shares[True] - shares[False]).sum() / 2 > SHARE_APART and len(shares) <= 0.1 * len(inputs) + 2:
+            patients, controls = _most(inputs[name][ill]), _most(inputs[name][~ill])
             found.warnings.append(
-                f"Patients and controls differ in {what} (patients: {patients}; controls: {controls}): {remedy}."
+                f"Patients and controls differ in {name} (patients: {patients}; controls: {controls}): {remedy}."
             )
-    for what, values, limit in (
-        ("size", [float(np.prod(one.shape[1:])) for one in inputs], RANKED_APART),
-        ("mean brightness", [one.mean for one in inputs], BRIGHTNESS_APART),
+    for name, values, limit in (
+        ("size", inputs["pixels"], RANKED_APART),
+        ("mean brightness", inputs["mean"], BRIGHTNESS_APART),
     ):
-        chance = roc_auc_score(ill, values)  # that a patient's value is larger than a control's
-        if max(chance, 1 - chance) > limit and not any(f"differ in {what} (" in words for words in found.warnings):
-            middle = [float(np.median(np.array(values)[which])) for which in (ill, ~ill)]
+        auc = roc_auc_score(ill, values)
+        if max(auc, 1 - auc) > limit and not any(f"differ in {name} (" in words for words in found.warnings):
             found.warnings.append(
-                f"Patients and controls differ in {what} (medians {middle[0]:.3g} and {middle[1]:.3g}): {remedy}, or "
-                "standardise (--size, --intensity standardise)."
+                f"Patients and controls differ in {name} (medians {values[ill].median():.3g} and "
+                f"{values[~ill].median():.3g}): {remedy}, or standardise (--size, --intensity standardise)."
             )
-
-
-def _labels(subject: np.ndarray, files: np.ndarray) -> list[str]:
-    """`row 4 (sub-03): 3.png`: how messages name a row."""
-    pairs = enumerate(zip(subject, files, strict=True), start=1)
-    return [f"row {i} ({name})" + (f": {file}" if file != name else "") for i, (name, file) in pairs]
-
-
-def _pairs(copies: list[list[int]], labels: list[str], most: int = 20) -> str:
-    lines = [f"\n    {' = '.join(labels[i] for i in rows[:4])}" for rows in copies[:most]]
-    return "".join(lines) + (f"\n    and {len(copies) - most} more" if len(copies) > most else "")
 
 
 def _most(values: Iterable[str], most: int = 4) -> str:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
+from os.path import abspath
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -25,7 +26,7 @@ IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Reading:
-    """What is done to every file between disk and network, in this order from `intensity` up; part of the recipe."""
+    """How every file is prepared for the network, in the order intensity, channels, size, frame; part of the recipe."""
 
     size: tuple[int, ...] | None = None  # resize to; None: every input must have one size already
     channels: int | None = None  # 1 grey, 3 colour (grey is repeated); None: as found, but 3 with imagenet
@@ -89,13 +90,13 @@ class ImagePath:
             return self._located()
         except UnreadableInput:
             raise
-        except (ValueError, OSError, RuntimeError) as error:  # no letter of a path, too long, links in a circle
+        except (ValueError, OSError, RuntimeError) as error:  # an invalid character, too long, links in a circle
             raise UnreadableInput(f"is no path ({error})") from error
 
     def _located(self) -> Path:
         home = Path() if self.folder is None else self.folder
         is_there = "\\" not in self.cell or os.path.lexists(home / self.cell)
-        cell = self.cell if is_there else self.cell.replace("\\", "/")  # a table that was written on Windows
+        cell = self.cell if is_there else self.cell.replace("\\", "/")  # in tables written on Windows
         if self.folder is None:
             return Path(cell)
         path, here = home / cell, Path(cell).absolute()
@@ -110,22 +111,18 @@ class ImagePath:
         return here
 
     def _holds(self, path: Path) -> bool:
-        """Whether a path is in the folder by its name or by where links lead: its owner may place links in it."""
+        """Whether a path is in the folder by its name or after links are resolved: the folder may contain links."""
         folder = Path(str(self.folder))
-        return any(whole(path).is_relative_to(whole(folder)) for whole in (_by_name, Path.resolve))
+        return any(whole(path).is_relative_to(whole(folder)) for whole in (Path.resolve, lambda p: Path(abspath(p))))
 
     def __str__(self) -> str:
         return self.cell or "the cell"
 
 
-def _by_name(path: Path) -> Path:
-    return Path(os.path.abspath(path))
-
-
 def read_ahead(
     paths: Iterable[ImagePath], read: Callable[[Path], Found], ahead: int | None = None
 ) -> Iterator[Found | UnreadableInput]:
-    """What `read` returns for each file, in order, or the error that says why it cannot be used."""
+    """Yield the result of `read` for each file, in order, or the error that says why it cannot be used."""
 
     def attempt(path: ImagePath) -> Found | UnreadableInput:
         try:
@@ -138,7 +135,7 @@ def read_ahead(
 
 
 def prepare(array: np.ndarray, reading: Reading) -> np.ndarray:
-    """A decoded array as networks see it: (channels, *space), float32."""
+    """A decoded array as input of a network: (channels, *space), float32."""
     if array.dtype.kind not in "biuf":
         raise UnreadableInput(f"holds values of type {array.dtype}; expected numbers")
     if array.size == 0:
@@ -153,7 +150,7 @@ def prepare(array: np.ndarray, reading: Reading) -> np.ndarray:
         if sides is not None and len(array) * prod(sides) > MOST_NUMBERS:
             raise UnreadableInput(f"would be {len(array)} x {sides} numbers; at most {MOST_NUMBERS:,} are made of it")
     array = _frame(_resize(array, reading.size), reading.frame)
-    if reading.intensity == "imagenet":  # after padding, so that what is padded is as dark as the darkest pixel
+    if reading.intensity == "imagenet":  # after padding, which is as dark as the darkest pixel
         beside = (3, *[1] * (array.ndim - 1))
         mean, deviation = (np.reshape(v, beside).astype(np.float32) for v in (IMAGENET_MEAN, IMAGENET_DEVIATION))
         array = (array - mean) / deviation
@@ -161,7 +158,7 @@ def prepare(array: np.ndarray, reading: Reading) -> np.ndarray:
 
 
 def _to_unit(array: np.ndarray) -> np.ndarray:
-    # laid out channels first while numbers are small, and divided in place: half the time of a picture
+    # made contiguous before the conversion and divided in place, which takes half the time
     unit = np.ascontiguousarray(array).astype(np.float32)
     if np.issubdtype(array.dtype, np.integer):
         unit /= np.iinfo(array.dtype).max
@@ -203,7 +200,7 @@ def _resize(array: np.ndarray, size: tuple[int, ...] | None) -> np.ndarray:
 
 
 def _frame(array: np.ndarray, size: tuple[int, ...] | None) -> np.ndarray:
-    """Voxels keep their scale. Padded with the image's minimum: the background, which 0 is not once standardised."""
+    """Crop or pad about the centre, with the image's minimum: 0 is not its background once it is standardised."""
     if size is None or array.shape[1:] == tuple(size):
         return array
     _require_dimensions(array, size)

@@ -1,4 +1,4 @@
-"""Which rows of a table are studied, what their labels mean and which are held out: the [rows] of a recipe."""
+"""Which rows of a table are studied, which labels they have and which are held out: the [rows] of a recipe."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ class Selection:
     """Applied in this order; by default all rows are studied, and the table says which are held out."""
 
     labels: Labels = "eye"  # of ODIR-5K: those of each eye, or those of the patient for both (`layouts.odir`)
-    same: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # words of a column -> word that they count as
+    same: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # words of a column -> word that replaces them
     leave_out: Words = field(default_factory=dict)  # rows with these words in a column
     hold_out: Words = field(default_factory=dict)  # rows with these words in a column are scored, all others trained on
     drop_tested: bool = False  # from training: groups that are also held out
@@ -40,31 +40,30 @@ class Selection:
         held_out = pd.Series(False, index=rows.index)
         if spec.split is not None:
             held_out = _column(rows, spec.split).str.lower() != "train"
-            if held_out.all() or not held_out.any():  # what is left is one part only: a share of it is held out later
+            if held_out.all() or not held_out.any():  # only one part is left: a share of it is held out later
                 held_out[:], spec = False, replace(spec, split=None)
-        kept = pd.Series(True, index=rows.index)
+        studied = pd.Series(True, index=rows.index)
         group = None if spec.group is None else _column(rows, spec.group)
         if self.drop_tested and group is not None:
-            kept &= held_out | ~group.isin(group[held_out])
+            studied &= held_out | ~group.isin(group[held_out])
         if self.most_per_group is not None and group is not None:
-            place = group[kept & ~held_out].groupby(group).cumcount()
-            kept[place.index[place >= self.most_per_group]] = False
+            place = group[studied & ~held_out].groupby(group).cumcount()
+            studied[place.index[place >= self.most_per_group]] = False
         for column, limits in self.most.items():
             words = _column(rows, column)
             for word, most in limits.items():
-                chosen = rows.index[(words == word) & kept & ~held_out]
-                kept[chosen[most:]] = False
-        if not kept.any():
-            raise CohortError("Expected rows to study. Received: none, as the recipe leaves out all. Mend its [rows].")
-        return rows[kept].reset_index(drop=True), spec
+                chosen = rows.index[(words == word) & studied & ~held_out]
+                studied[chosen[most:]] = False
+        if not studied.any():
+            raise CohortError("Expected rows to study. Received: none; the recipe leaves out all. Change its [rows].")
+        return rows[studied].reset_index(drop=True), spec
 
 
 def _among(rows: pd.DataFrame, words: Words) -> pd.Series:
     """Which rows have one of the words in any of the columns."""
     found = pd.Series(False, index=rows.index)
-    for column, some in words.items():
-        cells = _column(rows, column)
-        found |= cells.isin(some)
+    for column, listed in words.items():
+        found |= _column(rows, column).isin(listed)
     return found
 
 

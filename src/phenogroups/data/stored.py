@@ -11,10 +11,9 @@ BLOCK = 2**24  # bytes that iteration reads at once
 
 
 class StoredRows:
-    """Some rows of a file, in some order. Slices and selections are views; `np.asarray` reads the numbers.
+    """Rows of a file, in any order. Slices and selections are views; `np.asarray` reads the numbers.
 
-    Rows are read into memory of their own and not mapped: pages of a mapped file would count as memory of the process,
-    and a cohort of a terabyte would seem to need one.
+    Rows are copied into memory and not mapped, since pages of a mapped file count as memory of the process.
     """
 
     def __init__(self, path: Path, rows: np.ndarray | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The inputs of any number of subjects in blocks: memory holds a few blocks at a time."""
+"""The inputs of any number of subjects in blocks, of which memory holds a few at a time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ MOST_BATCHES = 16  # in one block
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a table, one after the other."""
+    """Consecutive rows of a table."""
 
     rows: range
     inputs: Inputs  # (readable rows, ...), in order
@@ -37,7 +37,7 @@ def rows_of_block(shape: tuple[int, ...]) -> int:
 
 
 def blocks_of(inputs: Inputs, broken: dict[int, str] | None = None) -> Iterator[Block]:
-    """Of inputs that are in memory or in a file; `broken` rows have no input there."""
+    """Yield blocks of inputs in memory or in a file, which has no input for `broken` rows."""
     broken = broken or {}
     count, size = len(inputs) + len(broken), rows_of_block(inputs.shape[1:])
     begin = 0
@@ -50,7 +50,7 @@ def blocks_of(inputs: Inputs, broken: dict[int, str] | None = None) -> Iterator[
 
 
 def decoded_blocks(paths: list[ImagePath], reading: Reading, shape: tuple[int, ...]) -> Iterator[Block]:
-    """Files as blocks, in order; threads decode the next block while the caller computes."""
+    """Yield blocks of files, in order; threads decode the next block while the caller computes."""
     size = rows_of_block(shape)
     files = read_ahead(paths, lambda path: _read_row(path, reading, shape), ahead=2 * size)
     for first in range(0, len(paths), size):
@@ -88,7 +88,7 @@ def cached_rows(
             raise CohortError("Expected files that can be read. Received: none.")
         try:
             stored = cached_inputs([paths[row] for row in rows], reading, folder, progress=progress)
-        except UnusableRows as error:  # the others are decoded without them
+        except UnusableRows as error:  # decode the others
             broken |= {rows[at]: why for at, why in error.broken.items()}
             broken |= {rows[at]: _other_shape(one, shape) for at, one in error.shapes.items() if one != shape}
             continue

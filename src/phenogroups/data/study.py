@@ -1,4 +1,4 @@
-"""What methods are compared on: the subjects to train on and to score, in each of several runs."""
+"""The subjects that methods are trained on and scored on, in each run of a comparison."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ class Study:
     cohort: Cohort
     test: Cohort | None = None  # scored in every run; None: the held-out share is
     diagnosis_test: Cohort | None = None  # where the diagnosis is scored, if not with the subgroups
-    held_out: float | None = None  # share not trained on, another by each run; None: all are trained on
+    held_out: float | None = None  # share not trained on, drawn anew for each run; None: all are trained on
 
     def __post_init__(self) -> None:
         if self.test is None and self.held_out is None:
@@ -30,16 +30,14 @@ class Study:
 
     def parts(self, run: int) -> tuple[Cohort, Cohort, Cohort]:
         """Subjects to train on, to score subgroups on and to score the diagnosis on; the same for all methods."""
-        train = left_out = self.cohort  # whoever holds out nobody has a test cohort
+        train = left_out = self.cohort  # without a held-out share there is a test cohort
         if self.held_out is not None:
             train, left_out = self.cohort.split(self.held_out, run)
         scored = left_out if self.test is None else self.test
         return train, scored, scored if self.diagnosis_test is None else self.diagnosis_test
 
     def with_fixed_test(self) -> "Study":
-        """The same, where subjects whom the cohort itself holds out are a test cohort: a share of the others can be
-        held out beside them.
-        """
+        """The study whose test cohort is the part that the cohort itself holds out; `held_out` is of the rest."""
         held_out = self.cohort.is_test
         if held_out is None or held_out.all() or not held_out.any():
             return self

@@ -1,21 +1,20 @@
-"""Table files (CSV, TSV, Parquet, Excel): all cells as text, refused where they are too large to be a table."""
+"""Table files (CSV, TSV, Parquet, Excel), all cells as text; files beyond a size limit are refused."""
 
 import codecs
 import csv
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from phenogroups.data.cohort import CohortError
 from phenogroups.data.untrusted import refuse_more_than_memory
 
-MOST_TABLE = 2**30  # bytes of a table as text; larger ones keep their numbers in a features file
+MOST_TABLE = 2**30  # bytes of a table as text; more numbers belong in a features file
 MOST_COLUMNS, MOST_CELL = 2**16, 2**16  # columns of a table; letters of a cell
-MOST_LINE = 2**24  # bytes of a line that are looked at together
-MOST_SHEET = 2**27  # bytes of an unpacked Excel file, of which openpyxl makes many times as much
+MOST_LINE = 2**24  # bytes of a line that are decoded together
+MOST_SHEET = 2**27  # bytes of an unpacked Excel file; openpyxl needs many times as much memory
 MOST_FEATURES = 2**20  # columns of a Parquet file
 
 
@@ -57,13 +56,13 @@ def read_table(table: str | Path | pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_decimal_points(column: pd.Series) -> pd.Series:
-    """1,5 as 1.5, in a column that holds nothing but such numbers and empty cells."""
+    """Write 1,5 as 1.5 in a column that has only such numbers and empty cells."""
     is_number = column.str.fullmatch(r"\s*([+-]?\d*,?\d+([eE][+-]?\d+)?)?\s*|n/a|na|nan", case=False)
     return column.str.replace(",", ".", regex=False) if is_number.all() else column
 
 
 def _encoding(path: Path) -> str:
-    """UTF-16 by its first bytes; else UTF-8 if the file is that, else Latin-1 as Windows writes it.
+    """UTF-16 by the first bytes; otherwise UTF-8 if the file is valid in it, otherwise Latin-1 as Windows writes it.
 
     Raises where the file is too large for a table.
     """
@@ -101,8 +100,8 @@ def _separator(path: Path, encoding: str) -> str:
     """The separator, by the header; raises where there are too many columns for a table."""
     is_tab = path.suffix.lower() in (".tsv", ".tab")
     with path.open(encoding=encoding) as file:
-        header = file.readline(MOST_COLUMNS * 2**8)  # letters, not lines: there may be no second line
-    # a semicolon as spreadsheets write where the comma is decimal
+        header = file.readline(MOST_COLUMNS * 2**8)  # the file may have no second line
+    # spreadsheets write semicolons where the decimal sign is a comma
     separator = "\t" if is_tab else ";" if ";" in header and "," not in header else ","
     if header.count(separator) >= MOST_COLUMNS or len(header) >= MOST_COLUMNS * 2**8:
         raise ValueError(f"more than {MOST_COLUMNS:,} columns; numbers may lie in a file (--features-file)")
@@ -150,16 +149,17 @@ def read_parquet(path: Path) -> pd.DataFrame:
 
 
 def _parquet_frame(path: Path) -> pd.DataFrame:
-    """Words are read as dictionary codes: a small page may hold a million rows of one word."""
+    """Text is read as dictionary codes, since a small page may hold a million rows of one word."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        said, schema = file.metadata, file.schema_arrow
+        count, schema = file.metadata.num_rows, file.schema_arrow
         if len(schema) > MOST_FEATURES or any(pa.types.is_nested(kind) for kind in schema.types):
             raise ValueError(f"expected at most {MOST_FEATURES:,} columns of numbers or words")
-        refuse_more_than_memory(said.num_rows * len(schema) * 8, f"{said.num_rows:,} rows x {len(schema)} columns")
-        words = [field.name for field in schema if _is_text(field.type)]
+        refuse_more_than_memory(count * len(schema) * 8, f"{count:,} rows x {len(schema)} columns")
+        is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+        words = [field.name for field in schema if any(check(field.type) for check in is_text)]
     table = pq.read_table(path, read_dictionary=words, use_threads=False, memory_map=False)
     for column in table.columns:
         for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
@@ -167,12 +167,6 @@ def _parquet_frame(path: Path) -> pd.DataFrame:
             if longest > MOST_CELL:
                 raise ValueError(f"a cell of {longest:,} letters, of at most {MOST_CELL:,}")
             refuse_more_than_memory(longest * len(chunk), "its text")
-    # what pandas left in the file is not asked: an index without a name is row numbers
+    # pandas' metadata is ignored: an index without a name is row numbers
     rows = table.to_pandas(ignore_metadata=True)
     return rows.drop(columns=[column for column in rows.columns if str(column).startswith("__index_level_")])
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)

@@ -29,6 +29,10 @@ class TableSpec:
     split: str | None = None  # column whose word "train" means trained on, any other held out
     reading: Reading = field(default_factory=Reading)
 
+    @property
+    def reads_images(self) -> bool:
+        return self.image is not None and self.features_file is None
+
 
 @dataclass(frozen=True)
 class Table:
@@ -38,7 +42,7 @@ class Table:
     spec: TableSpec
     folder: Path | None = None  # where image paths begin; None: a frame made in Python, whose paths may lie anywhere
     name: str = "table"
-    notes: tuple[str, ...] = ()  # what was assumed or left out, in sentences
+    notes: tuple[str, ...] = ()  # assumptions and left-out rows, in sentences
 
 
 def spec_from_json(stored: Mapping[str, Any]) -> TableSpec:
@@ -54,10 +58,10 @@ def spec_from_json(stored: Mapping[str, Any]) -> TableSpec:
 
 
 def _known(stored: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Fields of this version. An unknown field of a newer version may only be empty: it changes how files are read."""
+    """Fields of this version. An unknown field of a newer version must be empty, since it may change the reading."""
     known = {f.name for f in fields(kind)}
-    strange = [name for name, value in stored.items() if name not in known and value not in (None, "", [], False)]
-    if strange:
-        names = shortened(", ".join(map(str, strange)), quoted=False)
+    unknown = [name for name, value in stored.items() if name not in known and value not in (None, "", [], False)]
+    if unknown:
+        names = shortened(", ".join(map(str, unknown)), quoted=False)
         raise ValueError(f"{names}, which this version does not know; use the version that wrote it")
     return {name: tuple(v) if isinstance(v, list) else v for name, v in stored.items() if name in known}

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
+import torch
+from torch import Tensor
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 MOST_TEXT = 2**24  # bytes of a recipe or of any other small file
-DEEPEST = 20  # lists and tables inside each other
-LARGEST = 2**64  # beyond which no setting goes
-SHOWN = 200  # characters of a wrong value that a message repeats
+DEEPEST = 20  # levels of nested lists and tables
+LARGEST = 2**64  # limit of numbers; no setting is as large
+SHOWN = 200  # characters of a wrong value that a message shows
 SHARE = 0.5  # of the machine's memory that one input may fill
 
 
 def machine_memory() -> int | None:
-    """Bytes; None where the system does not say."""
+    """Bytes of memory; None where the operating system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows
@@ -52,8 +54,19 @@ def parse_json(text: str | bytes) -> Any:
     return content
 
 
+def as_bytes(content: Any) -> Tensor:
+    """Content as JSON in a tensor of bytes: model files hold tensors and nothing else."""
+    return torch.tensor(list(json.dumps(content).encode()), dtype=torch.uint8)
+
+
+def from_bytes(tensor: Tensor) -> Any:
+    if tensor.dtype != torch.uint8 or tensor.ndim != 1 or len(tensor) > MOST_TEXT:
+        raise ValueError(f"Expected text as bytes in a row. Received: {tensor.dtype} of shape {tuple(tensor.shape)}.")
+    return parse_json(tensor.numpy(force=True).tobytes())
+
+
 def refuse_strange(content: Any, depth: int = 0) -> None:
-    """Raise where content is nested too deeply, or holds numbers or characters that no setting has."""
+    """Raise if content is nested too deeply, or has numbers or characters that no setting has."""
     if depth > DEEPEST:
         raise ValueError(f"it holds more than {DEEPEST} lists inside each other")
     if isinstance(content, dict):

@@ -12,7 +12,7 @@ class RunError(ValueError):
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file that takes its name only when it is complete."""
+    """Write a file under a temporary name, and rename it when it is complete."""
     try:
         with whole_file(path) as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -22,15 +22,31 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write into, which takes its name only when the block ends without an error."""
+    """A file to write into, which gets its name when the block ends without an error."""
     # the process number: another process may be writing the same file
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         partial.unlink(missing_ok=True)
-        with partial.open("xb") as file:  # a new file: a link of that name would lead elsewhere
+        with partial.open("xb") as file:  # fails if the name is a link, which would lead elsewhere
             yield file
             file.flush()
-            os.fsync(file.fileno())  # else the name could reach the disk before the content does
+            os.fsync(file.fileno())  # the content must be on disk before the name is
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def lock(file: IO[bytes] | IO[str], *, wait: bool = True) -> bool:
+    """Lock an open file against other processes until it is closed; returns whether that succeeded.
+
+    The operating system releases the lock if this process dies. On Windows nothing is locked.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True

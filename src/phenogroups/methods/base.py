@@ -18,7 +18,7 @@ from phenogroups.clustering.familiar import Familiar, fit_familiar
 from phenogroups.clustering.matching import largest_first
 from phenogroups.data.batches import read_in_blocks
 from phenogroups.data.cohort import CONTROL, PATIENT, Cohort, CohortError
-from phenogroups.data.labels import patient_value
+from phenogroups.data.columns import patient_value
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.documentation import complete_docstring
 from phenogroups.methods.prediction import Prediction

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phenogroups.data.text import as_bytes, from_bytes
-from phenogroups.data.untrusted import shortened
+from phenogroups.data.untrusted import as_bytes, from_bytes, shortened
 from phenogroups.networks.encoders import HUGGING_FACE, Encoder, Shape
 
 # a masked autoencoder hides patches from itself at random: its encoder is a plain ViT by the same names

@@ -21,8 +21,7 @@ from phenogroups.methods.registry import class_of, preset_of
 FOLDER = Path(__file__).parent
 RECIPES = tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 COLUMNS = tuple(f.name for f in fields(TableSpec) if f.name != "reading")
-# the network that sees the data and how it is trained on them; what a method adds to these is a part of the method
-OF_THE_DATA = DeepMethod.setting_names()
+OF_THE_DATA = DeepMethod.setting_names()  # settings of the network and its training, which all deep methods share
 
 
 @dataclass(frozen=True)
@@ -64,21 +63,21 @@ class Recipe(TableRecipe):
         return build_method(name, {"n_subgroups": self.subgroups, **self.settings_of(name), **settings})
 
     def settings_of(self, method: str) -> dict[str, Any]:
-        """What the recipe says of a method: all `settings` to its own; to another, those about the data.
+        """The settings of this recipe for a method: all `settings` for its own method, for others those about the data.
 
-        What another method or preset is made of stays as it is. A preset that extends the recipe's own, such as an
-        ablation, differs from it in nothing else. What `methods` says of a method counts most.
+        Settings that define another method or preset are not changed. A preset that extends the recipe's own, such as
+        an ablation, takes all others. The entry of `methods` for this method overrides both.
         """
         of_one = dict(self.methods.get(method, {}))
         if method == self.method:
             return {**self.settings, **of_one}
-        cls, ours, theirs = class_of(method), preset_of(self.method), preset_of(method)
-        if cls is class_of(self.method) and ours.keys() <= theirs.keys():
-            kept = {key for key, value in theirs.items() if key not in ours or value != ours[key]}
-            told = set(self.settings)
+        cls, own_preset, preset = class_of(method), preset_of(self.method), preset_of(method)
+        if cls is class_of(self.method) and own_preset.keys() <= preset.keys():
+            fixed = {key for key, value in preset.items() if key not in own_preset or value != own_preset[key]}
+            allowed = set(self.settings)
         else:
-            kept, told = {*theirs, *cls.settings_of_its_own}, {*OF_THE_DATA} & {*cls.setting_names()}
-        return {key: value for key, value in self.settings.items() if key in told - kept} | of_one
+            fixed, allowed = {*preset, *cls.settings_of_its_own}, {*OF_THE_DATA} & {*cls.setting_names()}
+        return {key: value for key, value in self.settings.items() if key in allowed - fixed} | of_one
 
     def read(
         self, table: str | Path, *, folder: str | Path | None = None, cache: str | Path | None = None, **columns: Any
@@ -114,39 +113,35 @@ def recipe(name: str | Path) -> Recipe:
             f"Expected a recipe among {', '.join(RECIPES)}, or the path of a TOML file. Received: {str(name)!r}."
         )
     try:
-        told = tomllib.loads(read_limited(path).decode())
-        refuse_strange(told)
+        content = tomllib.loads(read_limited(path).decode())
+        refuse_strange(content)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
             f"Expected a recipe in TOML. Received: {path}, unreadable ({shortened(error, quoted=False)})."
         ) from error
     try:
-        return _checked(told, path.stem)
+        return _checked(content, path.stem)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path}: {shortened(error, quoted=False, most=2000)}") from error
 
 
-def _checked(told: dict[str, Any], name: str) -> Recipe:
-    _refuse_unknown("recipe", told, [f.name for f in fields(Recipe) if f.name != "name"])
-    for section, known in (
-        ("table", COLUMNS),
-        ("rows", [f.name for f in fields(Selection)]),
-        ("reading", [f.name for f in fields(Reading)]),
-        ("settings", None),  # the method knows them
-        ("methods", None),
-    ):
-        part = told.setdefault(section, {})
+def _checked(content: dict[str, Any], name: str) -> Recipe:
+    _refuse_unknown("recipe", content, [f.name for f in fields(Recipe) if f.name != "name"])
+    rows, reading = ([f.name for f in fields(of)] for of in (Selection, Reading))
+    # settings are checked by the method
+    known = {"table": COLUMNS, "rows": rows, "reading": reading, "settings": None, "methods": None}
+    for section, keys in known.items():
+        part = content.setdefault(section, {})
         if not isinstance(part, dict):
             raise ValueError(f"Expected [{section}] with keys of its own. Received: {part!r}.")
-        if known is not None:
-            _refuse_unknown(f"[{section}]", part, known)
+        if keys is not None:
+            _refuse_unknown(f"[{section}]", part, keys)
     for section in ("table", "reading"):
-        told[section] = {key: tuple(v) if isinstance(v, list) else v for key, v in told[section].items()}
-    found = Recipe(**{**told, "rows": Selection(**told["rows"]), "name": name})
+        content[section] = {key: tuple(v) if isinstance(v, list) else v for key, v in content[section].items()}
+    found = Recipe(**{**content, "rows": Selection(**content["rows"]), "name": name})
     if not isinstance(found.held_out, float) or not 0 < found.held_out < 1:
         raise ValueError(f"Expected held_out as a share between 0 and 1. Received: {found.held_out!r}.")
-    check_types(found)
-    for part in (found.rows, found.spec(TableSpec(), {}, {}), Reading(**found.reading)):
+    for part in (found, found.rows, found.spec(TableSpec(), {}, {}), Reading(**found.reading)):
         check_types(part)
     for method in (found.method, *found.methods):
         found.build(method)
@@ -154,6 +149,6 @@ def _checked(told: dict[str, Any], name: str) -> Recipe:
 
 
 def _refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    strange = [key for key in given if key not in known]
-    if strange:
-        raise ValueError(f"Expected keys of {what} among {', '.join(known)}. Received: {', '.join(strange)}.")
+    unknown = [key for key in given if key not in known]
+    if unknown:
+        raise ValueError(f"Expected keys of {what} among {', '.join(known)}. Received: {', '.join(unknown)}.")

@@ -1,67 +1,32 @@
-"""Several methods x several seeds on one cohort: the paper's table, cell by cell, resumable.
+"""Several methods with several seeds on one cohort: the paper's table, cell by cell, resumable.
 
-Every finished cell (a method and a seed) is at once a file of its own in the folder, named by all that it depends on.
+A finished cell (one method with one seed) has a file of its own, named by a checksum of all that it depends on.
 """
 
-import importlib
-import math
-import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
 from rich.console import Console
-from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
 from phenogroups.data.cohort import Cohort
-from phenogroups.data.embeddings import keeping_embeddings, kept_in, telling_of_embeddings
 from phenogroups.data.study import Study
-from phenogroups.evaluation.projection import EMBEDDED, principal_axes, some_rows
-from phenogroups.evaluation.ranking import KINDS, RANKED
-from phenogroups.evaluation.scores import SCORE_NAMES, score
-from phenogroups.methods import METHODS, Method, Prediction, build_method, settings_of
+from phenogroups.evaluation.ranking import KINDS
+from phenogroups.methods import METHODS, Method, build_method, settings_of
 from phenogroups.methods.registry import class_of
 from phenogroups.recipes import Recipe
 from phenogroups.report import tables
 from phenogroups.report.tables import OUTPUTS
-from phenogroups.training.cells import Cell, Cells, Found
-from phenogroups.training.em import Progress
-from phenogroups.training.isolated import Isolated, JobFailed, peak_memory_mb
+from phenogroups.training.cells import Cell, Cells
 from phenogroups.training.run import RunError, versions
+from phenogroups.workflows.run_cells import Step, check_found, run_all
 
 FORMAT = 1  # of cells; raised when what they hold changes
 CELLS = "cells"  # folder of finished cells
-SEEDS, HELD_OUT, VALIDATION = 3, 0.2, 0.1  # what is not asked for otherwise; the last of --splits (paper, Section 4)
-PATIENCE = 0.5  # seconds between two looks at what another process is running
-
-Tell = Callable[[tuple[float, str] | str], None]  # gets the share of a cell and its epoch, or images embedded
-
-
-@dataclass(frozen=True)
-class Step:
-    """The state of a running comparison, for progress bars."""
-
-    doing: Literal["begins", "embeds", "trains", "waits", "finished", "failed"]
-    cell: int  # of `cells`, counted from one
-    cells: int
-    method: str
-    seed: int
-    share: float = 0.0  # of the cell that is done
-    left: float | None = None  # seconds until all is done, as far as known
-    said: str = ""  # which epoch is trained, how many images are embedded, or what came out
-
-    def __str__(self) -> str:
-        words = f"cell {self.cell} of {self.cells}  {self.method}  seed {self.seed}"
-        if self.doing == "waits":
-            return f"{words}  another process is at it"
-        return f"{words}  {self.said}".rstrip()
+SEEDS, HELD_OUT, VALIDATION = 3, 0.2, 0.1  # defaults; VALIDATION is the held-out share of splits (paper, Section 4)
 
 
 @dataclass(frozen=True)
@@ -88,11 +53,18 @@ class Comparison:
     ran: int
     folder: Path
 
+    def print_table(self, console: Console) -> None:
+        console.print(tables.comparison_table(self.summary))
+
+    def sentences(self) -> list[str]:
+        """What the columns of the table mean, and which cells failed."""
+        return [*tables.legend(self.summary), *self.failures]
+
     def __str__(self) -> str:
-        page = Console(file=StringIO(), width=500)
-        page.print(tables.comparison_table(self.summary))
-        lines = [line.rstrip() for line in page.file.getvalue().splitlines()]  # pyright: ignore
-        return "\n".join([*filter(None, lines), *tables.legend(self.summary), *self.failures])
+        page = StringIO()
+        self.print_table(Console(file=page, width=500))
+        lines = [line.rstrip() for line in page.getvalue().splitlines()]
+        return "\n".join([*filter(None, lines), *self.sentences()])
 
 
 def compare(
@@ -133,7 +105,7 @@ def compare(
     settings
         Settings of all methods that have them, or of one: ``{"epochs": 20, "simclr.temperature": 0.5}``.
     recipe
-        What is said of each method unless `settings` say otherwise: its `settings_of` the method.
+        Recipe whose settings of each method hold unless `settings` override them.
     test
         Other subjects to score; all of the cohort is then trained on.
     held_out
@@ -144,7 +116,7 @@ def compare(
     progress
         Called with each step.
     note
-        Called with sentences that a reader should know.
+        Called with messages for the user.
 
     Returns
     -------
@@ -164,7 +136,7 @@ def compare(
     k = n_subgroups if n_subgroups is not None else max(study.known_subgroups, 2)
     built = build_methods(methods, settings or {}, k, recipe)
     check_folder(folder)
-    for run in range(runs):  # said before anything is trained
+    for run in range(runs):  # raises before anything is trained
         train = study.parts(run)[0]
         for method in built.values():
             train.require(k, controls=method.needs_controls)
@@ -174,12 +146,12 @@ def compare(
     with Cells(folder / CELLS, check_found) as store:
         before = {cell: store.read(cell, note) for cell in cells}
         done = {cell: found for cell, found in before.items() if found and found["status"] == "finished"}
-        strangers = len(store.files() - {cell.file for cell in cells})
-        if strangers:
-            note(f"{strangers} cells in {folder} are of other settings, seeds, cohorts or versions: kept, not shown.")
+        others = len(store.files() - {cell.file for cell in cells})
+        if others:
+            note(f"{others} cells in {folder} are of other settings, seeds, cohorts or versions: kept, not shown.")
         if done:
             note(f"{len(done)} of {len(cells)} cells were finished before and are not run again.")
-        ran = _run_all(study, before, done, store, isolated, progress)
+        ran = run_all(study, before, done, store, isolated, progress)
         found = {cell: done[cell] for cell in cells}
         kinds = {name: kind_of(method) for name, method in built.items()}
         about = {"subgroups": k, "seeds": runs, "splits": splits is not None}
@@ -196,15 +168,14 @@ def build_methods(
     """Each method with its settings; raises where a name or a setting is wrong."""
     names = [names] if isinstance(names, str) else list(names)
     names = list(METHODS) if "all" in names else list(dict.fromkeys(names))
-    if not names:
-        raise ValueError(f"Expected methods among {', '.join(METHODS)}, or all. Received: none.")
-    strange = [name for name in names if name not in METHODS]
-    if strange:
-        raise ValueError(f"Expected methods among {', '.join(METHODS)}, or all. Received: {', '.join(strange)}.")
+    unknown = [name for name in names if name not in METHODS]
+    if unknown or not names:
+        received = ", ".join(unknown) or "none"
+        raise ValueError(f"Expected methods among {', '.join(METHODS)}, or all. Received: {received}.")
     known = {name: class_of(name).setting_names() for name in names}
-    told = {name: {} if recipe is None else recipe.settings_of(name) for name in names}
-    chosen: dict[str, dict[str, Any]] = {name: {**told[name], "n_subgroups": n_subgroups} for name in names}
-    for key in sorted(settings, key=lambda key: "." in key):  # what is meant for one method counts more
+    of_recipe = (recipe or Recipe()).settings_of
+    chosen: dict[str, dict[str, Any]] = {name: {**of_recipe(name), "n_subgroups": n_subgroups} for name in names}
+    for key in sorted(settings, key=lambda key: "." in key):  # settings of one method override those of all
         name, _, setting = key.rpartition(".")
         if setting in ("seed", "n_subgroups"):
             raise ValueError(f"Expected seeds and subgroups as options of their own. Received the setting {key!r}.")
@@ -243,160 +214,12 @@ def check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise RunError(f"Expected a folder to write. Received: {folder}, which is a file. Choose another (--out).")
     inside = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    strange = sorted(name for name in inside - {CELLS, *OUTPUTS} if not name.endswith(".partial"))
-    if strange:
+    others = sorted(name for name in inside - {CELLS, *OUTPUTS} if not name.endswith(".partial"))
+    if others:
         raise RunError(
             f"Expected a new folder or an earlier comparison to go on with. Received: {folder}, which holds other "
-            f"things ({', '.join(strange[:5])}). Choose another folder (--out)."
+            f"things ({', '.join(others[:5])}). Choose another folder (--out)."
         )
-
-
-def check_found(found: Found) -> None:
-    """Raise unless a cell's file holds what `run_cell` returns."""
-    if found.get("status") == "failed" and isinstance(found.get("error"), str):
-        return
-    kinds: dict[str, Any] = {
-        "status": Literal["finished"], "scores": dict[str, float | None], "seconds": float, "caveats": list[str],
-        "peak_memory_mb": float | None, "embedding": list[tuple[int, int]], "subjects": dict[str, int],
-    }  # fmt: skip
-    shown = {"embedding": [], **found}  # earlier versions, and other seeds, have none
-    shown["embedding"] = [tuple(place) for place in shown["embedding"]]
-    try:
-        for name, kind in kinds.items():
-            check_type(shown[name], kind, collection_check_strategy=CollectionCheckStrategy.ALL_ITEMS)
-    except TypeCheckError as error:
-        raise ValueError(str(error)) from error
-    if not {*SCORE_NAMES} <= {*found["scores"]}:
-        raise ValueError("scores are missing")
-
-
-def run_cell(study: Study, job: Mapping[str, Any], progress: Tell) -> dict[str, Any]:
-    """Train one method and score it."""
-    torch.set_num_threads(job["threads"])
-    if job["embeddings"] is not None:  # a process of its own knows nothing of the caller's folder
-        with keeping_embeddings(job["embeddings"], lambda _: None):
-            return run_cell(study, {**job, "embeddings": None}, progress)
-    train, scored, diagnosed = study.parts(job["seed"])
-    importlib.import_module(job["module"])  # a method of the caller's own is registered there
-    method = build_method(job["method"], job["settings"])
-    began = time.perf_counter()
-    with telling_of_embeddings(lambda done, total: progress(f"embedding images {done:,} of {total:,}")):
-        method.fit(train, progress=_counting(method, progress))
-    seconds = time.perf_counter() - began
-    prediction = method.predict_cohort(scored)
-    scores = asdict(score(scored, prediction))
-    if diagnosed is not scored:
-        scores["class_bacc"] = score(diagnosed, method.predict_cohort(diagnosed)).class_bacc
-    broken = [name for name, value in scores.items() if value is not None and not math.isfinite(value)]
-    if broken:
-        raise FloatingPointError(f"Expected finite scores. Received: {', '.join(broken)} not finite.")
-    shown = {"embedding": _places(scored, prediction)} if job["seed"] == 0 else {}
-    return {
-        **shown, "scores": scores, "seconds": seconds, "peak_memory_mb": peak_memory_mb(), "caveats": method.caveats(),
-        "subjects": {"trained": len(train), "scored": len(scored)},
-    }  # fmt: skip
-
-
-def _counting(method: Any, progress: Tell) -> Progress | None:
-    """Called with the rows of a training, tells its share that is done and which epoch this is."""
-    if not hasattr(method, "passes"):
-        return None
-    # `fit` may start fewer networks than were planned, so both are asked for each time
-    return lambda row: progress((row["epoch"] / method.passes, method.epoch_in_words(row["epoch"], row.get("last"))))
-
-
-def _places(scored: Cohort, prediction: Prediction) -> list[list[int]]:
-    """Where some of the scored subjects lie on two principal axes: whole numbers up to 1,000, a few kilobytes."""
-    points, _ = principal_axes(prediction.embedding, prediction.embedding[some_rows(len(scored), EMBEDDED)], 2)
-    return np.rint(points * (1000 / max(float(np.abs(points).max()), 1e-12))).astype(int).tolist()
-
-
-def _run_all(
-    study: Study, before: Mapping[Cell, Found | None], done: dict[Cell, Found], store: Cells,
-    isolated: bool, progress: Callable[[Step], None] | None,
-) -> int:  # fmt: skip
-    """Run all cells that are not in `done` and add them; returns how many this process ran."""
-    tell = progress or (lambda _: None)
-    todo = [cell for cell in before if cell not in done]
-    ran = 0
-    if not todo:
-        return ran
-    with Isolated(f"{__name__}:run_cell", study) if isolated else nullcontext() as worker:
-        while todo:
-            first = todo[0]
-            for cell in list(todo):
-                with store.claim(cell) as ours:
-                    if not ours:
-                        continue
-                    found = store.read(cell)
-                    if found is None or found == before[cell]:  # nobody has run it since we began
-                        first_epoch = f"epoch 1/{cell.epochs}" if cell.epochs else ""
-                        step = Step("begins", len(done) + 1, len(before), cell.method, cell.seed, said=first_epoch)
-                        found = _run_one(cell, study, worker, _teller(tell, step, cell, todo, done))
-                        store.write(cell, found)
-                        ran += 1
-                        tell(replace(step, doing=found["status"], said=_said(found)))
-                done[cell] = found
-                todo.remove(cell)
-            if todo and todo[0] is first:
-                tell(Step("waits", len(done) + 1, len(before), first.method, first.seed))
-                time.sleep(PATIENCE)
-    return ran
-
-
-def _run_one(cell: Cell, study: Study, worker: Isolated | None, progress: Tell) -> dict[str, Any]:
-    """The result of a cell, or its error: a failing method does not stop the others."""
-    job = {
-        "method": cell.method, "module": class_of(cell.method).__module__, "settings": cell.settings,
-        "seed": cell.seed, "threads": torch.get_num_threads(), "embeddings": kept_in(),
-    }  # fmt: skip
-    try:
-        if worker is not None:
-            return {"status": "finished", **worker(job, progress)}
-        # the memory of a process that does other things too says nothing of the method
-        return {"status": "finished", **run_cell(study, job, progress), "peak_memory_mb": None}
-    except JobFailed as error:
-        return {"status": "failed", "error": str(error), "trace": error.trace}
-    except Exception as error:
-        if worker is not None:
-            raise
-        return {"status": "failed", "error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
-
-
-def _teller(tell: Callable[[Step], None], step: Step, cell: Cell, todo: list[Cell], done: Mapping[Cell, Found]) -> Tell:
-    """Reports the start of a cell, then its progress and the time left, estimated from finished cells."""
-    seconds: dict[str, list[float]] = {}
-    for other, found in done.items():
-        if found["status"] == "finished":
-            seconds.setdefault(other.method, []).append(found["seconds"])
-    every = [number for numbers in seconds.values() for number in numbers]
-    began = time.monotonic()
-
-    def left(share: float) -> float | None:
-        gone = time.monotonic() - began
-        usual = float(np.mean(seconds.get(cell.method) or every or [np.nan]))
-        whole = gone / share if share > 0.05 else usual
-        others = [np.mean(seconds.get(other.method) or every or [whole]) for other in todo if other is not cell]
-        total = max(whole - gone, 0) + sum(others)
-        return float(total) if math.isfinite(total) else None
-
-    tell(replace(step, left=left(0)))
-
-    def show(done: tuple[float, str] | str) -> None:
-        if isinstance(done, str):
-            tell(replace(step, doing="embeds", said=done))
-        else:
-            share, epoch = done
-            tell(replace(step, doing="trains", share=share, said=epoch, left=left(share)))
-
-    return show
-
-
-def _said(found: Mapping[str, Any]) -> str:
-    if found["status"] == "failed":
-        return f"failed: {found['error']}"
-    known = {SCORE_NAMES[name]: found["scores"][name] for name in RANKED if found["scores"][name] is not None}
-    return "  ".join([*(f"{name} {value:.3f}" for name, value in known.items()), f"{found['seconds']:.1f} s"])
 
 
 def _number_of_runs(seeds: int | None, splits: int | None) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from phenogroups.report.sentences import (
     summary,
 )
 from phenogroups.report.tables import profiles_latex
-from phenogroups.training.checkpoint import FORMAT as KEPT_FORMAT
+from phenogroups.training.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from phenogroups.training.checkpoint import Checkpoint, resume_folder
 from phenogroups.training.em import Progress
 from phenogroups.training.run import (
@@ -63,20 +64,20 @@ class Discovery:
     subgroups
         One row per subject.
     confounds
-        Association of the subgroups with each covariate and, of images, with how they were taken; None without any.
+        Association of the subgroups with each covariate and with properties of the images; None without any.
     profiles
         What is usual in each subgroup; None without covariates.
     known
         Number of held-out patients by subgroup found (rows) and by known subgroup or word of the diagnosis (columns);
-        None where nothing is known.
+        None where neither is known.
     sentences
-        The findings in plain words: first the verdict, then all warnings, then the descriptions.
+        The findings in words: first the verdict, then all warnings, then the descriptions.
     folder
         The run folder.
     verdict
         Whether the subgroups can be believed, why, and what to do next.
     stability
-        Whether the same subgroups are found again, each kind of agreement beside what patients without subgroups give.
+        Agreement of the subgroups with those of other runs, beside the agreement expected without subgroups.
     """
 
     method: Method
@@ -121,9 +122,9 @@ def discover(
     held_out
         Share of the subjects that are not trained on, where the cohort does not say who.
     table
-        How the table of the cohort was read, so that `predict` reads new ones in the same way.
+        How the table of the cohort was read (the fields of `TableSpec`), so that `predict` reads new ones alike.
     beside
-        Other methods whose scores are reported beside this one's, by the words that name them.
+        Other methods, by name, whose scores are reported beside those of `method`.
     choice
         Result of `number_of_subgroups`, if it chose the number.
     progress
@@ -135,14 +136,14 @@ def discover(
     workers
         Number of threads that read a cohort on disk ahead.
     command
-        The command that asked for this, which the report repeats.
+        The command line of this run, for the report.
     note
-        Called with a sentence when a run is resumed.
+        Called with a message when a run is resumed.
 
     Returns
     -------
     Discovery
-        What was found. Of several processes (`launch`) only the first writes and returns more than the method.
+        The result. Of several processes (`launch`), only the first writes files and returns more than the method.
 
     Examples
     --------
@@ -156,17 +157,17 @@ def discover(
     cohort.require(method.n_subgroups, controls=method.needs_controls)
     train, test = cohort.split(held_out, method.seed)
     recipe = _recipe(cohort, method, held_out, table, command)
-    # of several processes, only the first keeps epochs and reads them
-    first = method.comm.rank == 0
-    kept = Checkpoint(resume_folder(folder), _identity(recipe, method, train), resume, note) if first else Checkpoint()
-    with reading_ahead(workers), kept as checkpoint:
+    checkpoint = Checkpoint()
+    if method.comm.rank == 0:  # of several processes, only the first writes and reads checkpoints
+        checkpoint = Checkpoint(resume_folder(folder), _identity(recipe, method, train), resume, note)
+    with reading_ahead(workers), checkpoint:
         own = method.fit_predict_cohort(train, progress=progress, checkpoint=checkpoint)
-        seen, new = predict_together(method, train, own), predict_together(method, test)
-        if seen is None or new is None:
+        trained, held = predict_together(method, train, own), predict_together(method, test)
+        if trained is None or held is None:
             return Discovery(method, {}, {}, pd.DataFrame(), None, None, None, [], folder)
-        found = {name_of(method): new}
-        found |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
-        return write_run(folder, method, (train, seen), (test, found), recipe, choice=choice)
+        predictions = {name_of(method): held}
+        predictions |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
+        return write_run(folder, method, (train, trained), (test, predictions), recipe, choice=choice)
 
 
 def write_run(
@@ -182,23 +183,23 @@ def write_run(
 
     The first prediction of the held-out subjects is the method's own; others are shown beside it.
     """
-    (train, seen), (test, found) = trained, held_out
-    new = next(iter(found.values()))
-    scores = {name: score(test, prediction) for name, prediction in found.items()}
-    diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in found.items()}
+    (train, seen), (test, predictions) = trained, held_out
+    new = next(iter(predictions.values()))
+    scores = {name: score(test, prediction) for name, prediction in predictions.items()}
+    diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in predictions.items()}
     own_scores = next(iter(scores.values()))
     weighed = weigh(method, trained, (test, new), own_scores.class_bacc, choice)
-    verdict, confounds, profiled, persons = weighed.verdict, weighed.confounds, weighed.profiles, weighed.persons
+    verdict, persons = weighed.verdict, weighed.persons
     answer = [] if choice is None else choice_sentences(choice)
     findings = summary(method, train, test, new, own_scores, tested=weighed.tested, searched=choice is not None)
     findings["sure"] += stability_sentences(weighed.stability)
     findings["specific"] = diagnostics_sentences(next(iter(diagnosed.values())))
-    findings["associated"] = confound_sentences(confounds)
+    findings["associated"] = confound_sentences(weighed.confounds)
     if persons is not None and not persons.warnings():
         findings["who"].append(persons.sentence())
-    warned = [words for words in weighed.warnings if words not in verdict.why]  # said once
+    warned = [words for words in weighed.warnings if words not in verdict.why]  # those are part of the verdict
     evidence = Evidence(
-        tuple(warned), confounds, profiled, None if choice is None else choice.criteria,
+        tuple(warned), weighed.confounds, weighed.profiles, None if choice is None else choice.criteria,
         " ".join(answer) or None, verdict.as_json(), weighed.stability,
     )  # fmt: skip
     material = gather(
@@ -207,35 +208,37 @@ def write_run(
     )  # fmt: skip
     tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
     subgroups = pd.concat(tables, ignore_index=True)
-    history = pd.DataFrame(getattr(getattr(method, "best_run_", method), "history_", []))  # of the run that is shown
+    history = pd.DataFrame(
+        getattr(getattr(method, "best_run_", method), "history_", [])
+    )  # of a consensus, its best run
+    frames = {
+        "subgroups": subgroups, "stability": weighed.stability, "confounds": weighed.confounds,
+        "profiles": weighed.profiles, "history": history if len(history) else None,
+    }  # fmt: skip
     with new_run_folder(folder) as partial:
         write_model(partial, recipe, method.state())
-        write_csv(partial / "subgroups.csv", subgroups)
-        spread = {name: {"intervals": intervals(test, prediction, method.seed)} for name, prediction in found.items()}
-        told = {name: asdict(scores[name]) | asdict(diagnosed[name]) | spread[name] for name in scores}
-        write_json(partial / "scores.json", told)
-        write_csv(partial / "stability.csv", weighed.stability)
+        for name, frame in frames.items():
+            if frame is not None:
+                write_csv(partial / f"{name}.csv", frame)
+        spread = {name: {"intervals": intervals(test, each, method.seed)} for name, each in predictions.items()}
+        by_method = {name: asdict(scores[name]) | asdict(diagnosed[name]) | spread[name] for name in scores}
+        write_json(partial / "scores.json", by_method)
         write_json(partial / "verdict.json", verdict.as_json())
-        if confounds is not None:
-            write_csv(partial / "confounds.csv", confounds)
-        if profiled is not None:
-            write_csv(partial / "profiles.csv", profiled)
-            write_whole(partial / "profiles.tex", profiles_latex(profiled))
+        if weighed.profiles is not None:
+            write_whole(partial / "profiles.tex", profiles_latex(weighed.profiles))
         if choice is not None:
             write_choice(partial, choice)
-        if len(history):
-            write_csv(partial / "history.csv", history)
         material.write(partial)
         write_page(partial)  # from the folder, as `phenogroups report` does
-    described = [*answer, *(sentence for of_question in findings.values() for sentence in of_question)]
-    sentences = [verdict.sentence(), *warned, *described]
     known = None
     if material.confusion is not None:
         letters = [subgroup_letter(k) for k in range(method.n_subgroups)]
         known = pd.DataFrame(material.confusion, letters, material.truth_names)
+    sentences = [verdict.sentence(), *warned, *answer, *chain.from_iterable(findings.values())]
     return Discovery(
-        method, scores, diagnosed, subgroups, confounds, profiled, known, sentences, folder, verdict, weighed.stability
-    )
+        method, scores, diagnosed, subgroups, weighed.confounds, weighed.profiles, known, sentences, folder, verdict,
+        weighed.stability,
+    )  # fmt: skip
 
 
 def _recipe(
@@ -261,7 +264,7 @@ def _identity(recipe: Mapping[str, Any], method: Method, train: Cohort) -> dict[
         "cohort": recipe["cohort"]["fingerprint"],
         "trained_on": sha256(trained_on.encode()).hexdigest(),
         "versions": versions(),
-        "format": KEPT_FORMAT,
+        "format": CHECKPOINT_FORMAT,
     }
 
 
@@ -272,17 +275,17 @@ def report_none(
     choice: Choice,
     *,
     table: Mapping[str, Any] | None = None,
-    kept: str | Path | None = None,
+    cache_dir: str | Path | None = None,
     command: str | None = None,
 ) -> list[str]:
     """Write a run folder without a model that says why no subgroups were found; returns its sentences.
 
-    `kept` is the folder of `number_of_subgroups`, whose embeddings are shown.
+    `cache_dir` is the folder of intermediate results of `number_of_subgroups`, whose embeddings are shown.
     """
     verdict = no_subgroups(choice)
     sentences = [verdict.sentence(), *choice_sentences(choice)[1:]]
     recipe = {"format": FORMAT, **_recipe(cohort, method, 0.0, dict(table or {}), command), "versions": versions()}
-    rows, vectors = looked_at(cohort, method, kept)
+    rows, vectors = looked_at(cohort, method, cache_dir)
     with new_run_folder(folder) as partial:
         write_choice(partial, choice)
         write_json(partial / "verdict.json", verdict.as_json())

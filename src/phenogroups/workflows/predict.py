@@ -23,10 +23,10 @@ from phenogroups.training.run import RunError, csv_text, read_recipe
 
 PROBLEM = "problem"  # the last column: why a subject could not be assigned
 REMARK = "remark"  # the column before it: why a subject has probabilities and no subgroup
-STRANGENESS = "strangeness"  # distance to the training subjects; above 1 is a stranger
-PATIENT_FROM = 0.5  # probability of being a patient below which nobody has a subgroup
+STRANGENESS = "strangeness"  # distance to the training subjects; above 1, a subject is unlike all of them
+PATIENT_FROM = 0.5  # probability of being a patient below which a subject has no subgroup
 NO_PATIENT, STRANGER = "probably not a patient", "unlike all training subjects"
-NAMED = 20  # most subjects without one that are named; the column has all
+MOST_NAMED = 20  # subjects with a problem that messages name; the column has all
 
 
 @dataclass
@@ -39,7 +39,16 @@ class Assigned:
     undecided: int = 0
     no_patients: int = 0
     strangers: int = 0
-    problems: dict[int, str] = field(default_factory=dict)  # of subjects without a subgroup, by row
+    problems: dict[int, str] = field(default_factory=dict)  # of subjects who could not be assigned, by row
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Count the rows of one block."""
+        self.sizes.update(rows["subgroup"].dropna())
+        self.undecided += int((rows["undecided"] == True).sum())  # noqa: E712, it may be missing
+        remarks = rows[REMARK].astype(str)
+        self.no_patients += int(remarks.str.contains(NO_PATIENT).sum())
+        self.strangers += int(remarks.str.contains(STRANGER).sum())
+        self.problems |= rows.loc[rows[PROBLEM] != "", PROBLEM].to_dict()
 
     @property
     def broken(self) -> int:
@@ -48,7 +57,7 @@ class Assigned:
 
     @property
     def warning(self) -> str | None:
-        """What to say first where most subjects are strangers."""
+        """The warning where most subjects are unlike the training subjects."""
         if 2 * self.strangers <= self.subjects - self.broken:
             return None
         return (
@@ -57,13 +66,12 @@ class Assigned:
         )
 
     def __str__(self) -> str:
-        sizes = ", ".join(
-            f"{letter} {n}" for letter, n in sorted(self.sizes.items(), key=lambda one: (len(one[0]), one))
-        )
+        letters = sorted(self.sizes, key=lambda letter: (len(letter), letter))
         counts = {"undecided": self.undecided, NO_PATIENT: self.no_patients, STRANGER: self.strangers}
-        said = "; ".join([sizes] * bool(sizes) + [f"{count} {words}" for words, count in counts.items() if count])
+        parts = [", ".join(f"{letter} {self.sizes[letter]}" for letter in letters)]
+        parts += [f"{count} {words}" for words, count in counts.items() if count]
         of_all = f" of {self.subjects}" if self.sizes.total() < self.subjects else ""
-        return f"{self.sizes.total()}{of_all} subjects assigned ({said}): {self.out}"
+        return f"{self.sizes.total()}{of_all} subjects assigned ({'; '.join(filter(None, parts))}): {self.out}"
 
 
 def predict_table(
@@ -76,15 +84,15 @@ def predict_table(
     subject: str | None = None,
     features_file: str | Path | None = None,
     cache: str | Path | None = None,
-    note: Callable[[str], None] | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Assigned:
     """Subgroups of new subjects, read as the table of the run was, and written atomically to `out`.
 
-    `table` may be a folder of images; `folder` is where image paths begin, by default the table's own; `subject` is
-    the column that names the rows, by default as in training; `features_file`
-    holds the new subjects' features if those of the run came from a file; `cache` is a folder to decode images into.
-    A file that cannot be read affects its row only: it has a `problem` instead of a subgroup, and `note` is called.
-    Who is probably not a patient, or unlike all training subjects, has probabilities and a `remark`, but no subgroup.
+    `table` may be a folder of images; `folder` is where image paths begin, by default the table's own; `subject` is the
+    column that names the rows, by default as in training; `features_file` has the features of the new subjects if those
+    of the run came from a file; `cache` is a folder to decode images into. A file that cannot be read affects its row
+    only: it has a `problem` instead of a subgroup, and `note` is called. A subject who is probably not a patient, or
+    unlike all training subjects, has probabilities and a `remark`, but no subgroup.
     """
     if Path(out).resolve() == Path(table).resolve():
         raise RunError(f"Expected another file to write than the table itself. Received: {out}.")
@@ -97,8 +105,8 @@ def predict_table(
     method = load(run)
     spec = spec_from_json(recipe["table"])
     if (features_file is None) != (spec.features_file is None):
-        came = "columns of the table" if spec.features_file is None else "a file of features (--features-file)"
-        raise RunError(f"Expected inputs from {came}, as in training. Received: the other. Give what the run had.")
+        source = "columns of the table" if spec.features_file is None else "a file of features (--features-file)"
+        raise RunError(f"Expected inputs from {source}, as in training. Received: the other. Give what the run had.")
     spec = replace(
         spec, features_file=None if features_file is None else str(features_file), subject=subject or spec.subject
     )
@@ -113,21 +121,22 @@ def predict_table(
     columns = ["subject", *prediction_columns(Prediction.of_tensors(method.blank()), method)]
     columns += [STRANGENESS, REMARK, PROBLEM]
     assigned = Assigned(Path(out), len(rows))
-    kept = None if cache is None else embeddings_folder(Path(cache))  # new subjects are many, and asked for once
+    embeddings = None if cache is None else embeddings_folder(Path(cache))  # new subjects are predicted once
     try:
-        with whole_file(Path(out)) as file, keeping_embeddings(kept, note or (lambda _: None)):
+        with whole_file(Path(out)) as file, keeping_embeddings(embeddings, note):
             for block in _blocks(opened, method.input_shape_, cache, progress):
-                said = _predict(method, block, names, covariates).reindex(columns=columns)
-                _count(assigned, said)
-                file.write(csv_text(said, header=block.rows.start == 0).encode())
+                predicted = _predict(method, block, names, covariates).reindex(columns=columns)
+                assigned.add(predicted)
+                file.write(csv_text(predicted, header=block.rows.start == 0).encode())
                 if progress is not None:
                     progress(block.rows.stop, len(rows))
-            named = _name_broken(assigned, names, opened)
+            paths = image_paths(opened) if spec.reads_images else [ImagePath("its row", None)] * len(rows)
+            problems = name_broken(assigned.problems, names, paths, MOST_NAMED)
             if assigned.broken == len(rows):
-                listed = "\n".join(f"  {line}" for line in named)
+                listed = "\n".join(f"  {line}" for line in problems)
                 raise CohortError(f"Expected subjects who can be assigned. Received: {len(rows)} who cannot:\n{listed}")
-            for line in [*named, *filter(None, [assigned.warning])]:
-                (note or (lambda _: None))(line)
+            for line in filter(None, [*problems, assigned.warning]):
+                note(line)
     except OSError as error:
         raise RunError(f"Expected to read inputs and to write {out}. Received: {error}.") from error
     return assigned
@@ -136,7 +145,7 @@ def predict_table(
 def _blocks(
     table: Table, shape: tuple[int, ...], cache: str | Path | None, progress: Progress | None
 ) -> Iterator[Block]:
-    if table.spec.image is None or table.spec.features_file is not None:
+    if not table.spec.reads_images:
         inputs = read_inputs(table)
         if inputs.shape[1:] != shape:
             raise CohortError(f"Expected {shape[0]} features, as in training. Received: {inputs.shape[1]}.")
@@ -149,47 +158,26 @@ def _blocks(
 
 def _predict(method: Method, block: Block, subject: np.ndarray, covariates: pd.DataFrame) -> pd.DataFrame:
     """One row per row of the block; subjects who cannot be assigned have empty cells and a problem."""
-    names = pd.DataFrame({"subject": subject[block.rows.start : block.rows.stop]}, index=block.rows)
-    problems, found = dict(block.broken), None
+    rows = pd.DataFrame({"subject": subject[block.rows.start : block.rows.stop]}, index=block.rows)
+    problems = dict(block.broken)
     if len(block.inputs):
-        who = block.readable
-        cohort = Cohort(block.inputs, np.zeros(len(who)), subject[who], covariates=covariates.iloc[who])
+        which = block.readable
+        cohort = Cohort(block.inputs, np.zeros(len(which)), subject[which], covariates=covariates.iloc[which])
         prediction = method.predict_cohort(cohort)
-        # a NaN would be put into the first subgroup without a word
+        # the first subgroup would otherwise be the likeliest of a NaN
         lost = ~np.isfinite(prediction.subgroup).all(axis=1)
-        problems |= dict.fromkeys(who[lost].tolist(), "is beyond what the model can compute")
-        found = pd.DataFrame(prediction_columns(prediction, method), index=who)
-        found = _withhold(found, method.strangeness(cohort))[~lost]
-    said = names if found is None else names.join(found)
-    return said.assign(**{PROBLEM: [problems.get(row, "") for row in block.rows]})
+        problems |= dict.fromkeys(which[lost].tolist(), "is beyond what the model can compute")
+        predicted = pd.DataFrame(prediction_columns(prediction, method), index=which)
+        rows = rows.join(_withhold(predicted, method.strangeness(cohort))[~lost])
+    return rows.assign(**{PROBLEM: [problems.get(row, "") for row in block.rows]})
 
 
-def _withhold(found: pd.DataFrame, strangeness: np.ndarray) -> pd.DataFrame:
-    """Without the subgroup of who is probably not a patient, and of strangers; a remark says why."""
-    well = (found["p_patient"] < PATIENT_FROM).to_numpy() if "p_patient" in found else np.zeros(len(found), bool)
-    strange = strangeness > 1
-    why = [
-        " and ".join([NO_PATIENT] * a + [STRANGER] * b) for a, b in zip(well.tolist(), strange.tolist(), strict=True)
-    ]
-    letters = found["subgroup"].where(~(well | strange))
-    return found.assign(**{"subgroup": letters, STRANGENESS: strangeness, REMARK: why})
-
-
-def _count(assigned: Assigned, said: pd.DataFrame) -> None:
-    assigned.sizes.update(said["subgroup"].dropna())
-    assigned.undecided += int((said["undecided"] == True).sum())  # noqa: E712, it may be missing
-    remarks = said[REMARK].astype(str)
-    assigned.no_patients += int(remarks.str.contains(NO_PATIENT).sum())
-    assigned.strangers += int(remarks.str.contains(STRANGER).sum())
-    assigned.problems |= said.loc[said[PROBLEM] != "", PROBLEM].to_dict()
-
-
-def _name_broken(assigned: Assigned, subject: np.ndarray, table: Table) -> list[str]:
-    if table.spec.image is None or table.spec.features_file is not None:
-        rows = [ImagePath("its row", None)] * len(subject)
-    else:
-        rows = image_paths(table)
-    return name_broken(assigned.problems, subject, rows, NAMED)
+def _withhold(predicted: pd.DataFrame, strangeness: np.ndarray) -> pd.DataFrame:
+    """Remove the subgroups of probable controls and of subjects unlike all others; a remark says why."""
+    healthy, strange = predicted.get("p_patient", pd.Series(1.0, predicted.index)) < PATIENT_FROM, strangeness > 1
+    remarks = [" and ".join([NO_PATIENT] * a + [STRANGER] * b) for a, b in zip(healthy, strange.tolist(), strict=True)]
+    letters = predicted["subgroup"].where(~(healthy | strange))
+    return predicted.assign(**{"subgroup": letters, STRANGENESS: strangeness, REMARK: remarks})
 
 
 def prediction_columns(prediction: Prediction, method: Method) -> dict[str, np.ndarray]:

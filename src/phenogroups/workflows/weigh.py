@@ -1,4 +1,4 @@
-"""From a fitted method to a verdict: everything that speaks for or against its subgroups."""
+"""From a fitted method to a verdict: all evidence for and against its subgroups."""
 
 from dataclasses import dataclass
 
@@ -17,15 +17,15 @@ from phenogroups.evaluation.stability import enough_for_halves, some_of_each, st
 from phenogroups.evaluation.verdict import Verdict, judge
 from phenogroups.methods import Method, Prediction
 
-TESTED = 750  # patients, and as many controls, by whom a number of subgroups that was given is tested
+TESTED = 750  # largest number of patients, and of controls, in the test of a given number of subgroups
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """What was looked at, and the verdict."""
+    """The evidence, and the verdict."""
 
     verdict: Verdict
-    warnings: list[str]  # everything that a reader must know before any description
+    warnings: list[str]  # shown before any description
     tested: Choice | None  # test of the number of subgroups; None: not tested
     stability: pd.DataFrame
     persons: Agreement | None
@@ -37,7 +37,7 @@ def weigh(
     method: Method, trained: tuple[Cohort, Prediction], held_out: tuple[Cohort, Prediction],
     class_bacc: float | None, choice: Choice | None = None,
 ) -> Weighed:  # fmt: skip
-    """Weigh the subgroups of a fitted method; `choice` is how their number was looked for, if it was."""
+    """Judge the subgroups of a fitted method; `choice` is the result of a search for their number."""
     (train, seen), (test, new) = trained, held_out
     confounds, profiled = compare_covariates((train, test), (seen, new), method.seed)
     follows = [] if confounds is None else followed(confounds)
@@ -61,7 +61,7 @@ def compare_covariates(
 ) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
     """Confounds and profiles of all subjects; None where the cohort has no covariates, and no images.
 
-    The held-out subjects alone are few, and the method has not seen the covariates of those it was trained on.
+    Training subjects are included, since the held-out ones are few and methods do not learn from covariates.
     """
     covariates, images = (
         pd.concat([getattr(cohort, what) for cohort in cohorts], ignore_index=True)
@@ -78,12 +78,13 @@ def compare_covariates(
 
 
 def tested_number(method: Method, train: Cohort) -> Choice | None:
-    """Whether the number of subgroups that was given passes its test; None where that would take a training."""
-    some = train[some_of_each(train, TESTED, method.seed)]
-    x = method.vectors(some) if enough_for_halves(some, method.n_subgroups) else None
+    """Test of the given number of subgroups; None where it would need another training."""
+    k, seed = method.n_subgroups, method.seed
+    sample = train[some_of_each(train, TESTED, seed)]
+    x = method.vectors(sample) if enough_for_halves(sample, k) else None
     if x is None:
         return None
-    ill, k = some.is_patient, method.n_subgroups
-    rest = torch.as_tensor(unexplained(x.astype(np.float64), ill, some.covariates))
-    split = first_split(rest[ill], rest[~ill], k, seed=method.seed)
-    return decide(pd.DataFrame([{"subgroups": k, **evidence(split, method.seed)}]), least=k)
+    ill = sample.is_patient
+    rest = torch.as_tensor(unexplained(x.astype(np.float64), ill, sample.covariates))
+    split = first_split(rest[ill], rest[~ill], k, seed=seed)
+    return decide(pd.DataFrame([{"subgroups": k, **evidence(split, seed)}]), least=k)

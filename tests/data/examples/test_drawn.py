@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score
 
 from phenogroups.data.cohort import Cohort, CohortError
-from phenogroups.data.examples.drawn import FORMS, SOFTNESS, _ink, drawn_digits, drawn_marks
+from phenogroups.data.examples.drawn import FORMS, SOFTNESS, _ink, drawn_digits
 from phenogroups.evaluation.confounds import associations, warnings
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import build_method
@@ -226,13 +226,18 @@ def test_what_cannot_be_drawn_is_named(wrong: dict, message: str) -> None:
         drawn_digits(**{"n": 10, **wrong})
 
 
+def marks_of(**asked) -> np.ndarray:
+    whole, without = (np.asarray(drawn_digits(200, seed=3, marks=marks, **asked).inputs) for marks in (True, False))
+    return (whole - without)[:, 0] > 0.2
+
+
 def test_marks_are_what_the_form_adds():
-    cohort, marks = drawn_digits(200, seed=3), drawn_marks(200, seed=3)
+    cohort, marks = drawn_digits(200, seed=3), marks_of()
     with_bar = cohort.truth == 1
     assert not marks[~with_bar].any()
     assert (marks[with_bar].sum(axis=(1, 2)) > 5).all()
     assert (cohort.inputs[:, 0][marks] > 0.2).all()  # there is ink
     middle = np.nonzero(marks[with_bar].mean(axis=(0, 2)) > 0.02)[0]
     assert 11 < middle.mean() < 21  # about the middle of 32 rows
-    pale = drawn_marks(200, seed=3, site_effect=0.3)
+    pale = marks_of(site_effect=0.3)
     assert pale.sum() == pytest.approx(marks.sum(), rel=0.2)

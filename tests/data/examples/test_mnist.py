@@ -14,7 +14,7 @@ import pytest
 
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.examples import mnist as module
-from phenogroups.data.examples.mnist import FILES, MIRRORS, mnist, split_of_labels
+from phenogroups.data.examples.mnist import FILES, MIRRORS, mnist, parse_labels
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "mnist"
 real = pytest.mark.skipif(not REAL.is_dir(), reason=f"needs the MNIST files in {REAL}")
@@ -106,7 +106,7 @@ def test_files_may_be_gzipped_in_a_subfolder_and_named_by_the_environment(
 def test_labels_of_training_images_go_by_position_among_the_digit(folder: Path, tmp_path: Path) -> None:
     labels = write(tmp_path / "labels.json", {"0": 0, "2": 1, "39": 1, "5": None})
     cohort = mnist(7, data=folder, labels=labels)
-    assert split_of_labels(labels) == "train"
+    assert parse_labels(labels)[0] == "train"
     truth = truth_of(cohort)[cohort.is_patient]
     assert np.flatnonzero(truth == 0).tolist() == [0]
     assert np.flatnonzero(truth == 1).tolist() == [2, 39]
@@ -116,7 +116,7 @@ def test_labels_of_training_images_go_by_position_among_the_digit(folder: Path, 
 
 def test_labels_of_test_images_are_words(folder: Path, tmp_path: Path) -> None:
     labels = write(tmp_path / "labels.json", {"0": "No bar", "1": "With bar"})
-    assert split_of_labels(labels) == "test"
+    assert parse_labels(labels)[0] == "test"
     cohort = mnist(7, data=folder, labels=labels, split="test")
     assert truth_of(cohort)[cohort.is_patient][:3].tolist() == [0, 1, -1]
     assert cohort.subject[0].startswith("test-")

@@ -1,13 +1,12 @@
-"""Digits drawn by code: a cohort with known subgroups and known nuisances that needs no download.
+"""Simulated digits: a cohort with known subgroups and known nuisance variation, without a download.
 
-One digit is the disease and the other nine are the controls. Pen, slant, size and place of the writing vary alike in
-everybody; only the patients have forms (a 7 with or without crossbar). The pen is broad or thin: the most visible two
-groups of the cohort, among patients as among controls, so clustering the patients alone finds the pen.
+One digit is the disease and the other nine are the controls. Pen, slant, size and position of the writing vary in all
+subjects; only the patients have forms (a 7 with or without crossbar). The pen is broad or thin: the most visible two
+groups of the cohort, among patients as among controls, so that clustering the patients alone finds the pen.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,13 +19,13 @@ from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortErr
 class Form:
     """One way to write a digit: smooth strokes through points x,y (y grows downwards, the writing spans -10..10).
 
-    Strokes that share a point stay joined however the hand trembles; a stroke that ends where it began is closed.
+    Strokes that share a point stay joined when points are moved at random; a stroke that ends where it began is closed.
     """
 
     name: str
     body: str
-    mark: str = ""  # what the form adds; it grows and turns about its first point
-    slide: tuple[float, float] = (0.0, 0.0)  # how far, to either side, that point wanders
+    mark: str = ""  # strokes that the form adds; they are scaled and rotated about their first point
+    slide: tuple[float, float] = (0.0, 0.0)  # largest shift of that point in x and y
 
 
 ZERO = "0,-10 -5.5,-6 -6.5,0 -5.5,6 0,10 5.5,6 6.5,0 5.5,-6 0,-10"
@@ -105,8 +104,8 @@ def drawn_digits(
 ) -> Cohort:
     """Draw a cohort of digits with known subgroups; nothing is downloaded.
 
-    Patients write one digit in several forms, the truth. Controls write the other nine digits equally often. Everybody
-    has a broad or a thin pen, which is more visible than the form.
+    Patients write one digit in several forms, the truth. Controls write the other nine digits equally often. All
+    subjects have a broad or a thin pen, which is more visible than the form.
 
     Parameters
     ----------
@@ -151,7 +150,7 @@ def drawn_digits(
     order = rng.permutation(n)
     ill, drawn, form = ill[order], drawn[order], form[order]
 
-    # a control follows a subgroup that is not his, so that the site never tells the diagnosis
+    # the site of a control follows a random subgroup, so that the site does not depend on the diagnosis
     followed = np.where(ill, form, rng.choice(len(sizes), size=n, p=np.divide(sizes, sum(sizes))))
     at_b = np.where(rng.random(n) < site_follows_subgroup, followed % 2 == 1, rng.random(n) < 0.5)
     pen = _half_of_each(10 * drawn + form, rng)
@@ -172,11 +171,8 @@ def drawn_digits(
     for d, f in np.unique(np.stack([drawn, form], axis=1), axis=0):
         rows = np.flatnonzero((drawn == d) & (form == f))
         hand = covariates.iloc[rows]
-        segments = _write(FORMS[d][f], hand["slant"].to_numpy(), hand["size"].to_numpy(), rng)
-        if not marks:  # the body is written first
-            body = _ways(FORMS[d][f])[: len(_parse(FORMS[d][f].body))]
-            segments = segments[:, : sum(len(way) - 1 for way in body)]
-        images[rows] = _ink(segments, hand["boldness"].to_numpy(), size)
+        segments, of_body = _write(FORMS[d][f], hand["slant"].to_numpy(), hand["size"].to_numpy(), rng)
+        images[rows] = _ink(segments if marks else segments[:, :of_body], hand["boldness"].to_numpy(), size)
     light = np.linspace(0, 0.5, size, dtype=np.float32)
     uneven = light[:, None] + light  # from dark at the upper left to light at the lower right
     images[at_b] += np.float32(site_effect / 2) * (uneven - images[at_b])
@@ -190,58 +186,45 @@ def drawn_digits(
     )
 
 
-def drawn_marks(n: int = 6000, *, least: float = 0.2, **asked: Any) -> np.ndarray:
-    """(n, size, size): where the mark of the form (a crossbar) adds ink to the digits of `drawn_digits(n, ...)`."""
-    whole, without = (drawn_digits(n, **asked, marks=marks).inputs for marks in (True, False))
-    return np.asarray(whole)[:, 0] - np.asarray(without)[:, 0] > least
-
-
 def _half_of_each(kind: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """(n,): 0 or 1, each for half of every kind, so that what is drawn by it tells nothing of the kind."""
+    """(n,): 0 or 1, each for half of every kind, so that it is independent of the kind."""
     code = np.unique(kind, return_inverse=True)[1]
     order = np.lexsort((rng.random(len(kind)), code))  # kind after kind, each shuffled
     place = np.empty(len(kind), int)
     place[order] = np.arange(len(kind))
     first = np.cumsum(np.bincount(code)) - np.bincount(code)
-    # the one left over of an odd number is 0 or 1 by chance
+    # in a kind of odd size, the last is 0 or 1 at random
     return (place - first[code] + rng.integers(2, size=len(first))[code]) % 2
 
 
-def _write(form: Form, slant: np.ndarray, scale: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The form as each hand writes it: (hands, segments, start and end, x and y), from the centre of the page."""
+def _write(form: Form, slant: np.ndarray, scale: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, int]:
+    """The form as each hand writes it: (hands, segments, start and end, x and y), from the centre of the page.
+
+    Segments of the body come first; their number is returned too.
+    """
     hands = len(slant)
     each = (hands, 1, 1)
-    _, mark, joints, points = _parts(form)
+    body, mark = _parse(form.body), _parse(form.mark)
+    joints = {point for stroke in body for point in stroke}
+    points = sorted(joints | {point for stroke in mark for point in stroke})
     written = np.tile(np.array(points), each)  # (hands, points, x and y)
     if mark:
         anchor = np.array(mark[0][0])
         own = [i for i, point in enumerate(points) if point not in joints]
         grown = _turn(written[:, own] - anchor, rng.uniform(-0.1, 0.1, hands)) * rng.uniform(0.93, 1.07, each)
         written[:, own] = anchor + grown + rng.uniform(-1, 1, each) * np.array(form.slide)
-    written += rng.normal(0, 0.35, written.shape)  # a trembling hand
+    written += rng.normal(0, 0.35, written.shape)  # tremor
 
-    ways = _ways(form)
-    path = np.concatenate([way[:-1] for way in ways] + [way[1:] for way in ways]) @ written  # all starts, then all ends
+    curves = [_spline([points.index(point) for point in stroke], np.array(points)) for stroke in body + mark]
+    # all starts, then all ends
+    path = np.concatenate([curve[:-1] for curve in curves] + [curve[1:] for curve in curves]) @ written
     x, y = path[..., :1], path[..., 1:]
     bow_x, bow_y = rng.normal(0, 0.6, (2, *each))
     x = rng.normal(1, 0.06, each) * x + bow_x * (0.5 - y**2 / 100) - slant.reshape(each) * y
     y = y + bow_y * (0.25 - x**2 / 50)
     place = rng.normal(0, 0.6, (hands, 1, 2))
     xy = _turn(np.concatenate([x, y], axis=-1), rng.normal(0, 0.04, hands)) * scale.reshape(each) + place
-    return np.stack(np.split(xy, 2, axis=1), axis=2)
-
-
-def _parts(form: Form) -> tuple[list, list, set, list]:
-    """Strokes of the body and of the mark, the points of the body, and all points."""
-    body, mark = _parse(form.body), _parse(form.mark)
-    joints = {point for stroke in body for point in stroke}
-    return body, mark, joints, sorted(joints | {point for stroke in mark for point in stroke})
-
-
-def _ways(form: Form) -> list[np.ndarray]:
-    """Of each stroke, the body's first, the weights that carry the points of the form along it."""
-    body, mark, _, points = _parts(form)
-    return [_spline([points.index(point) for point in stroke], np.array(points)) for stroke in body + mark]
+    return np.stack(np.split(xy, 2, axis=1), axis=2), sum(len(curve) - 1 for curve in curves[: len(body)])
 
 
 def _parse(strokes: str) -> list[list[tuple[float, ...]]]:
@@ -255,7 +238,7 @@ def _turn(xy: np.ndarray, angle: np.ndarray) -> np.ndarray:
 
 
 def _spline(stroke: list[int], points: np.ndarray) -> np.ndarray:
-    """Weights (steps + 1, points) that carry the points to even steps along a smooth curve through the stroke."""
+    """Weights (steps + 1, points) that give evenly spaced positions on a smooth curve through the stroke."""
     along = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(points[stroke], axis=0), axis=1))])
     closed = stroke[0] == stroke[-1]
     curve = CubicSpline(along, np.eye(len(points))[stroke], bc_type="periodic" if closed else "natural")
@@ -269,31 +252,26 @@ def _ink(segments: np.ndarray, boldness: np.ndarray, size: int) -> np.ndarray:
     pixel = np.arange(size, dtype=np.float32) - np.float32((size - 1) / 2)
     images = np.empty((len(segments), size, size), np.float32)
     for first in range(0, len(segments), CHUNK):
-        some = slice(first, first + CHUNK)
-        start, step = segments[some, :, 0], segments[some, :, 1] - segments[some, :, 0]
+        rows = slice(first, first + CHUNK)
+        start, step = segments[rows, :, 0], segments[rows, :, 1] - segments[rows, :, 0]
         length2 = np.maximum(np.square(step).sum(-1), np.float32(1e-6))[..., None]
         away = pixel - start[..., None]  # (hands, segments, x and y, size)
         along, away2 = away * (step / length2)[..., None], np.square(away)
-        nearest = images[some]
+        nearest = images[rows]
         nearest[:] = np.inf
         for s in range(segments.shape[1]):
             # |p - a - t d|^2 = |p - a|^2 + |d|^2 t (t - 2 q), where q = (p - a).d / |d|^2 and t is q kept in [0, 1]
             q = along[:, s, 0, None, :] + along[:, s, 1, :, None]
             t = np.clip(q, 0, 1)
-            q *= -2
-            q += t
-            q *= t
-            q *= length2[:, s, :, None]
-            q += away2[:, s, 0, None, :]
-            q += away2[:, s, 1, :, None]
-            np.minimum(nearest, q, out=nearest)
+            distance2 = (t - 2 * q) * t * length2[:, s, :, None] + away2[:, s, 0, None, :] + away2[:, s, 1, :, None]
+            np.minimum(nearest, distance2, out=nearest)
         distance = np.sqrt(np.maximum(nearest, 0))
-        nearest[:] = np.clip((half_width[some, None, None] - distance) / np.float32(SOFTNESS) + np.float32(0.5), 0, 1)
+        nearest[:] = np.clip((half_width[rows, None, None] - distance) / np.float32(SOFTNESS) + np.float32(0.5), 0, 1)
     return images
 
 
 def shared_out(n: int, shares: Sequence[float]) -> np.ndarray:
-    """Share n among parts; what rounding down leaves goes to the largest remainders."""
+    """Divide n into parts by the largest-remainder method."""
     exact = n * np.asarray(shares)
     counts = np.floor(exact + 1e-9).astype(int)
     counts[np.argsort(counts - exact, kind="stable")[: n - counts.sum()]] += 1

@@ -1,14 +1,15 @@
-"""Brains drawn by code: volumes with known subgroups, known nuisances and no download.
+"""Simulated brain volumes with known subgroups and known nuisance variation, without a download.
 
 A brain is an ellipsoid with a rim of grey matter and two ventricles. Size (sex), ventricles and rim (age), contrast,
-lighting and noise (site) and the way the head lies vary alike in everybody; only the patients have lesions: dark
-ones anywhere around the ventricles, or bright ones anywhere in the cortex, mild to severe.
+illumination and noise (site) and the position of the head vary in all subjects; only patients have lesions: dark ones
+around the ventricles, or bright ones in the cortex, mild to severe.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.spatial.transform import Rotation
 
 from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError
 from phenogroups.data.examples.drawn import shared_out
@@ -84,9 +85,9 @@ def drawn_brains(
     of_patients = np.where(ill, rng.uniform(mild, severe, n), 0.0)
     volumes = np.empty((n, 1, size, size, size), np.float32)
     for first in range(0, n, CHUNK):
-        some = slice(first, first + CHUNK)
-        volumes[some, 0] = _draw(
-            age[some], female[some], of_patients[some], pattern[some], site[some], site_effect, size, rng
+        rows = slice(first, first + CHUNK)
+        volumes[rows, 0] = _draw(
+            age[rows], female[rows], of_patients[rows], pattern[rows], site[rows], site_effect, size, rng
         )
     return Cohort(
         volumes,
@@ -112,7 +113,8 @@ def _draw(
     n = len(age)
     decades = (age - 50) / 10
     scale = np.where(female, 0.96, 1.02)[:, None] * rng.normal(1, 0.03, (n, 3))
-    lie = _turns(rng.normal(0, 0.06, (n, 3))) / (scale * AXES)[:, :, None]
+    angles = rng.normal(0, 0.06, (n, 3)) * [1, -1, 1]
+    lie = Rotation.from_euler("XYZ", angles).as_matrix() / (scale * AXES)[:, :, None]
     moved = rng.normal(0, 0.03, (n, 3))
     half = np.array(VENTRICLE) * (np.exp(0.1 * decades) * rng.lognormal(0, 0.12, n))[:, None]
     rim = CORTEX + 0.012 * decades + rng.normal(0, 0.015, n)
@@ -139,9 +141,9 @@ def _draw(
     thin = half.min(axis=1)[:, None]
     tissue += (FLUID - tissue) * _above(-thin * np.linalg.norm(place / half[:, :, None], axis=1), -thin)
     tissue *= _above(-depth, -1)
-    seen = tissue ** contrast[:, None] * (1 + slope @ page)
-    seen += noise[:, None] * rng.standard_normal(seen.shape, dtype=np.float32)
-    return np.maximum(seen, 0).reshape(n, size, size, size)
+    scan = tissue ** contrast[:, None] * (1 + slope @ page)
+    scan += noise[:, None] * rng.standard_normal(scan.shape, dtype=np.float32)
+    return np.maximum(scan, 0).reshape(n, size, size, size)
 
 
 def _lesions(
@@ -150,7 +152,7 @@ def _lesions(
     """Centres (subjects, lesions, 3) and radii (subjects, lesions), which are negative where there is none."""
     fewest, most = np.array(LESIONS)[pattern].T
     shape = (len(pattern), np.max(LESIONS))
-    # not rng.integers, which draws again where it must: the same seed is to draw the same brains, whatever ails them
+    # not rng.integers, which may draw several times: a seed must draw the same brains whatever their lesions
     count = np.where(ill, fewest + np.floor((most - fewest + 1) * rng.random(shape[0])), 0)
     towards = rng.standard_normal((*shape, 3))
     towards /= np.linalg.norm(towards, axis=2, keepdims=True)
@@ -166,17 +168,6 @@ def _lesions(
 def _above(values: np.ndarray, limit: np.ndarray | float) -> np.ndarray:
     """From 0 to 1 as values rise past the limit."""
     return np.clip((values - limit) * np.float32(1 / EDGE) + np.float32(0.5), 0, 1)
-
-
-def _turns(angles: np.ndarray) -> np.ndarray:
-    """(n, 3, 3): rotations by angles (n, 3) about the three axes."""
-    turned = np.tile(np.eye(3), (len(angles), 1, 1))
-    for k, (i, j) in enumerate(((1, 2), (0, 2), (0, 1))):
-        one = np.tile(np.eye(3), (len(angles), 1, 1))
-        one[:, i, i] = one[:, j, j] = np.cos(angles[:, k])
-        one[:, i, j], one[:, j, i] = -np.sin(angles[:, k]), np.sin(angles[:, k])
-        turned = turned @ one
-    return turned
 
 
 def _check(n: int, sizes: Sequence[float], size: int, **shares: float) -> None:

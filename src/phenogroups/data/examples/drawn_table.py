@@ -1,7 +1,7 @@
-"""A table of features drawn by code: known subgroups, or none, under louder variation that everybody shares.
+"""A simulated table of features: known subgroups, or none, under larger variation that all subjects share.
 
-Everybody varies with age, sex and a third thing that nobody wrote down. Patients depart from controls by how ill they
-are, which is an amount and no group, and then each subgroup goes its own way.
+All subjects vary with age, sex and an unrecorded factor. Patients differ from controls by a continuous severity, and
+each subgroup by a direction of its own.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ import pandas as pd
 from phenogroups.data.cohort import CONTROL, PATIENT, UNKNOWN, Cohort, CohortError
 from phenogroups.data.examples.drawn import shared_out
 
-SEVERITY = (4.0, 1.0)  # mean and deviation of how far patients are from controls, in deviations of the noise
+SEVERITY = (4.0, 1.0)  # mean and deviation of the distance of patients from controls, in deviations of the noise
 MOST_SUBGROUPS = 5
-NOT_OF_SUBGROUPS = 5  # directions of severity, site, age, sex and what nobody wrote down
+NOT_OF_SUBGROUPS = 5  # directions of severity, site, age, sex and the unrecorded factor
 
 
 def drawn_table(
@@ -38,20 +38,20 @@ def drawn_table(
     features
         Number of features.
     subgroups
-        Number of subgroups among the patients. With 0, patients vary as widely as two subgroups would but evenly, so
-        that there is nothing to find and no truth; with 1, they do not vary.
+        Number of subgroups among the patients. With 0, patients vary as widely as two subgroups would, but
+        continuously, so that there are no subgroups and no truth; with 1, they do not vary.
     sizes
         Share of each subgroup among the patients; None: equal.
     separation
         Distance between two subgroups, in standard deviations of the noise.
     shared
-        Standard deviation of the effect of age on everybody, in standard deviations of the noise.
+        Standard deviation of the effect of age on all subjects, in standard deviations of the noise.
     patients
         Share of patients among the subjects.
     site_effect
         Difference between two scanners, in standard deviations of the noise. With 0, half of the patients and half of
-        the controls were seen at site B. Above 0, all controls were seen at site A: a planted artefact that no contrast
-        with controls can remove.
+        the controls are from site B. Above 0, all controls are from site A: an artefact that no contrast with controls
+        can remove.
     seed
         Seed of all random numbers.
 
@@ -80,7 +80,7 @@ def drawn_table(
     age, is_female = rng.uniform(20, 80, subjects), rng.random(subjects) < 0.5
     at_b = (rng.random(subjects) < 0.5) & (ill | (site_effect == 0))
     severity = rng.normal(*SEVERITY, subjects)
-    own = _corners(max(subgroups, 1), separation)[truth]  # (subjects, directions of subgroups)
+    own = _simplex(max(subgroups, 1), separation)[truth]  # (subjects, directions of subgroups)
     if subgroups == 0:
         own = rng.normal(0, separation / 2, (subjects, 1))  # the deviation of two equal subgroups
     known = np.column_stack(
@@ -95,7 +95,7 @@ def drawn_table(
     )
     x = rng.normal(size=(subjects, features))
     x[:, : known.shape[1]] += known
-    mixing, _ = np.linalg.qr(rng.normal(size=(features, features)))  # no feature is a direction of its own
+    mixing, _ = np.linalg.qr(rng.normal(size=(features, features)))  # every direction is spread over all features
     covariates = pd.DataFrame(
         {
             "age": age,
@@ -112,8 +112,8 @@ def drawn_table(
     )
 
 
-def _corners(count: int, apart: float) -> np.ndarray:
-    """(count, count - 1): points that are all equally far from each other, their mean at the origin."""
+def _simplex(count: int, apart: float) -> np.ndarray:
+    """(count, count - 1): points at equal distances from each other, with their mean at the origin."""
     corners = np.eye(count) - 1 / count
     axes = np.linalg.svd(corners)[2][: count - 1]
     return corners @ axes.T * apart / np.sqrt(2)

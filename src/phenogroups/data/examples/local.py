@@ -1,4 +1,4 @@
-"""Public cohorts as they lie on this machine: in a folder given by argument, or by PHENOGROUPS_DATA."""
+"""Files of public cohorts on this machine: in a folder given as an argument, or by PHENOGROUPS_DATA."""
 
 import json
 import os

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import math
-import os
 import struct
 import zlib
 from http.client import HTTPException
@@ -14,6 +13,7 @@ from urllib.request import urlopen
 import numpy as np
 import pandas as pd
 
+from phenogroups.data.cache import user_cache
 from phenogroups.data.cohort import UNKNOWN, Cohort, CohortError, name_rows
 from phenogroups.data.examples.drawn import FORMS
 from phenogroups.data.examples.local import VARIABLE, find, read_labels, require
@@ -32,9 +32,9 @@ MD5 = {
     "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
-TIMEOUT = 60  # seconds without an answer before the next mirror is asked
+TIMEOUT = 60  # seconds without a response before the next mirror is tried
 SIDE, PADDED = 28, 32  # pixels
-# the form of a label file tells the split it belongs to
+# the words of a label file show the split that it belongs to
 LABELS: dict[Split, dict[str, int]] = {"train": {"0": 0, "1": 1}, "test": {"no bar": 0, "with bar": 1}}
 
 
@@ -75,13 +75,11 @@ def mnist(
     )
 
 
-def split_of_labels(path: str | Path) -> Split:
-    """train where positions have 0 or 1, test where they have "No bar" or "With bar"."""
-    return _parse_labels(path)[0]
+def parse_labels(path: str | Path) -> tuple[Split, dict[int, int]]:
+    """The split that the file belongs to, and the subgroup by position among the digit's images.
 
-
-def _parse_labels(path: str | Path) -> tuple[Split, dict[int, int]]:
-    """The split and the subgroup by position among the digit's images."""
+    Training images are labelled 0 or 1, test images "No bar" or "With bar".
+    """
     labels = {key: str(value).strip().lower() for key, value in read_labels(path).items()}
     for split, codes in LABELS.items():
         if all(key.isdecimal() and value in codes for key, value in labels.items()):
@@ -95,7 +93,7 @@ def _parse_labels(path: str | Path) -> tuple[Split, dict[int, int]]:
 
 def _truth(path: str | Path, split: Split, positions: np.ndarray, count: int) -> np.ndarray:
     """(images in the file,): the subgroup, -1 where there is no label."""
-    belongs, labels = _parse_labels(path)
+    belongs, labels = parse_labels(path)
     if belongs != split:
         raise CohortError(f"Expected labels of {split} images. Received: {path}, whose form is for split={belongs!r}.")
     beyond = [str(key) for key in labels if key >= len(positions)]
@@ -110,7 +108,7 @@ def _truth(path: str | Path, split: Split, positions: np.ndarray, count: int) ->
 
 
 def _half_and_half(digits: np.ndarray, digit: int) -> np.ndarray:
-    """Positions of all images of the digit and of as many others: the firsts of every digit, then the seconds, ..."""
+    """Positions of all images of the digit and of as many others, of every digit the first ones."""
     place = pd.Series(digits).groupby(digits).cumcount().to_numpy()  # among the images of its own digit
     ill, others = np.flatnonzero(digits == digit), np.flatnonzero(digits != digit)
     controls = others[np.lexsort((others, place[others]))][: len(ill)]
@@ -149,7 +147,7 @@ def _locate(name: str, data: str | Path | None) -> Path:
 
 
 def _cached(name: str) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phenogroups" / "mnist"
+    cache = user_cache().with_name("mnist")
     path = cache / name
     if path.is_file():
         return path

@@ -1,4 +1,4 @@
-"""Example cohorts by name, each with what is trained on and what is scored."""
+"""Example cohorts by name, each with the subjects to train on and to score."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ import numpy as np
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.data.examples.drawn_brains import drawn_brains
-from phenogroups.data.examples.mnist import mnist, split_of_labels
+from phenogroups.data.examples.mnist import mnist, parse_labels
 from phenogroups.data.examples.pneumonia import has_embeddings, pneumonia_embeddings
 from phenogroups.data.study import Study
 
@@ -33,8 +33,8 @@ def _drawn(draw: Callable[..., Cohort], data: Given, labels: Given, subjects: in
 
 
 def _mnist(digit: int, data: Given, labels: Given, subjects: int | None) -> Study:
-    """Subgroups are scored on the split that the labels are of, diagnosis on the test images."""
-    labelled = None if labels is None else split_of_labels(labels)
+    """Subgroups are scored on the split that has labels, the diagnosis on the test images."""
+    labelled = None if labels is None else parse_labels(labels)[0]
     train, test = (
         _some(mnist(digit, data=data, split=split, labels=labels if labelled == split else None), subjects)
         for split in ("train", "test")
@@ -43,7 +43,7 @@ def _mnist(digit: int, data: Given, labels: Given, subjects: int | None) -> Stud
 
 
 def _pneumonia(data: Given, labels: Given, subjects: int | None) -> Study:
-    """The table of embeddings, scored on its test split if it is there with known kinds, else on patients held out."""
+    """The table of embeddings, scored on its test split if that has known kinds, otherwise on held-out patients."""
     if has_embeddings(data, "test"):
         test = _some(pneumonia_embeddings(data, split="test", labels=labels), subjects)
         if test.truth is not None and (test.truth >= 0).any():
@@ -52,7 +52,7 @@ def _pneumonia(data: Given, labels: Given, subjects: int | None) -> Study:
 
 
 def _some(cohort: Cohort, subjects: int | None) -> Cohort:
-    """Evenly spaced rows, so that all kinds stay in."""
+    """Evenly spaced rows, so that all kinds are included."""
     if subjects is None or subjects >= len(cohort):
         return cohort
     return cohort[np.linspace(0, len(cohort) - 1, subjects).astype(int)]
