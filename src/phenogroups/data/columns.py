@@ -27,7 +27,7 @@ def at_once(step: Callable[[], Any]) -> Any:
 def read_columns(rows: pd.DataFrame, spec: TableSpec, attempt: Attempt = at_once) -> dict[str, Any]:
     """The arguments of `Cohort` except its inputs; None where a step failed."""
     optional = [column for column in (spec.group, spec.truth, spec.split) if column is not None]
-    told = [name for name in spec.covariates if not is_measured(name)]
+    told = [name for name in spec.covariates if spec.image is None or not is_measured(name)]
     attempt(lambda: require_columns(rows, [spec.diagnosis, *optional, *told]))
 
     def column(name: str | None) -> pd.Series | None:

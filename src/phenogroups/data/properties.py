@@ -41,8 +41,8 @@ MOST_NUMBERS = 2**18  # of a volume that are looked at
 
 
 def is_measured(name: str) -> bool:
-    """Whether a covariate of this name is measured on the images and needs no column in a table."""
-    return name in OF_NUMBERS
+    """Whether a covariate of this name is measured on images or read from their files, without a column of a table."""
+    return name in WORDS
 
 
 def pixel_properties(inputs: Inputs) -> pd.DataFrame:

@@ -25,18 +25,19 @@ def alarms(diagnosis: np.ndarray, found: Prediction, class_bacc: float | None) -
         for k in np.flatnonzero(share < SMALL)
     ]
     sure = np.mean(subgroup.max(axis=1) >= SURE)
-    # proportions of distances, as of K-means, are no probabilities that could be sure; a gate's are
+    # K-means has no gate: its proportions of distances are not probabilities and seldom near 1
     if found.by_centroid is not None and sure < LEAST_SURE:
         said.append(
             f"Only {sure:.0%} of the held-out patients belong to their subgroup with a probability of at least {SURE}. "
-            "The others lie between the subgroups: the patients may be a continuum."
+            "The others lie between the subgroups: the patients may form a continuum rather than subgroups."
         )
     if found.by_centroid is not None:
         differ = np.mean(found.by_centroid[ill].argmax(1) != subgroup.argmax(1))
         if differ > MOST_DISAGREEING:
             said.append(
-                f"The two readings of the subgroups, by the gate and by the nearest centroid, differ for {differ:.0%} "
-                "of the held-out patients: the subgroups do not carry over well to new patients."
+                f"The two ways to assign a patient differ for {differ:.0%} of the held-out patients: by the gate (the "
+                "part of the network that assigns subgroups), and by the nearest centroid (the mean of a subgroup). "
+                "The subgroups do not carry over well to new patients."
             )
     if class_bacc is not None:
         error = np.sqrt(0.25 / max(ill.sum(), 1) + 0.25 / max((~ill).sum(), 1)) / 2

@@ -111,6 +111,7 @@ class Followed:
     source: str  # covariate or image
     artefact: bool  # likely; else it may as well be part of the illness
     words: str  # the warning
+    properties: tuple[str, ...] = ()  # of images, those that the warning names, the clearest first
 
 
 def warnings(table: pd.DataFrame) -> list[str]:
@@ -173,7 +174,8 @@ def _followed_in_images(table: pd.DataFrame) -> list[Followed]:
             f"{first['p_corrected']:.2g}). {end}{f' The same goes for this: {also}.' if also else ''}"
         )
         name = first["covariate"].removeprefix("image_").replace("_", " ")
-        found.append(Followed(f"the {name} of the images", "image", artefact, said))
+        properties = tuple(row["covariate"] for row in alike)
+        found.append(Followed(f"the {name} of the images", "image", artefact, said, properties))
     return found
 
 

@@ -4,7 +4,6 @@ from itertools import product
 from math import factorial
 
 import numpy as np
-import pandas as pd
 import torch
 from scipy.ndimage import gaussian_filter
 
@@ -123,8 +122,8 @@ def occlusion(method: Method, cohort: Cohort, row: int, subgroup: int, instead: 
 
 
 def _log_odds(method: Method, cohort: Cohort, row: int, inputs: np.ndarray, subgroup: int) -> np.ndarray:
-    covariates = pd.concat([cohort.covariates.iloc[[row]]] * len(inputs), ignore_index=True)
-    changed = Cohort(inputs, np.zeros(len(inputs)), covariates=covariates)
+    known = {name: getattr(cohort, name).iloc[[row] * len(inputs)] for name in ("covariates", "files")}
+    changed = Cohort(inputs, np.zeros(len(inputs)), **known)
     p = method.predict_cohort(changed).subgroup[:, subgroup].astype(np.float64)
     p = np.clip(p, CERTAIN, 1 - CERTAIN)
     return np.log(p) - np.log1p(-p)

@@ -1,9 +1,9 @@
-"""Whether the same subgroups come again: of other starts, of half of the cohort, and read in another way.
+"""Whether the same subgroups are found again: from other starts, in half of the cohort, and by another assignment.
 
-Each agreement is an adjusted Rand index (1: the same subgroups, 0: as if dealt out at random) beside its null: the same
+Each agreement is an adjusted Rand index (1: the same subgroups, 0: as if assigned at random) beside its null: the same
 procedure on surrogate patients who vary as the patients do along every principal axis, but have no subgroups
-(`clustering.structure.without_more_groups`). A continuum that is cut where it is widest is cut there again, so that 0
-is too low a bar.
+(`clustering.structure.without_more_groups`). Every start cuts a continuum at the same place, so that the null is often
+far above 0.
 """
 
 import numpy as np
@@ -23,9 +23,9 @@ FEWEST = 10  # patients, and controls, of each half for each subgroup, below whi
 NAMES = {
     "starts": "other random starts find the same subgroups in the same patients",
     "halves": "half of the cohort alone finds the same subgroups in the other half",
-    "networks": "networks with other first weights see the same subgroups",
-    "gate and centroids": "the two ways to read a held-out patient's subgroup agree: by the gate, and by the nearest "
-    "centroid",
+    "networks": "networks that start from other random weights find the same subgroups",
+    "gate and centroids": "the two ways to assign a held-out patient agree: by the gate (the part of the network that "
+    "assigns subgroups), and by the nearest centroid (the mean of a subgroup)",
 }
 
 

@@ -93,14 +93,14 @@ def judge(
             "artefact likely",
             "An artefact is likely: images of the same person fall into different subgroups.",
             tuple(persons.warnings()),
-            "Look at persons whose images were parted: what differs between their images is what the subgroups are.",
+            "Look at persons whose images are in different subgroups: what differs between their images is what the "
+            "subgroups describe.",
         )
     if empty:
         return Verdict(
             "not stable",
             "Not stable: new patients do not fall into all of the subgroups.",
-            ("Of the patients who were held out, one subgroup has none, so that it exists among the training patients "
-             "only.",),
+            ("Of the patients who were held out, one subgroup has none: it exists among the training patients only.",),
             "Ask for fewer subgroups, or bring more patients.",
         )  # fmt: skip
     unstable = [row for _, row in stability.iterrows() if row["agreement"] < STABLE]
@@ -109,8 +109,8 @@ def judge(
         return Verdict(
             "not stable",
             "Not stable: another run would find other subgroups.",
-            (f"It is not true that {row['meaning']}: the agreement is {row['agreement']:.2f}, where 1 is the same and "
-             "0 is chance.",),
+            (f"It is not true that {row['meaning']}: the agreement is {row['agreement']:.2f}, where 1 means the same "
+             "subgroups and 0 means chance.",),
             "Do not interpret these subgroups; bring more patients, ask for another number (--subgroups auto), or look "
             "at several runs (--runs 5).",
         )  # fmt: skip
@@ -119,10 +119,11 @@ def judge(
         missing.insert(0, followed[0].words)
         headline = f"Plausible, but the subgroups follow {_joined([one.name for one in followed])}."
         next_step = (
-            f"Find out whether {followed[0].name} is part of the illness: compare the subgroups where it is equal."
+            f"Find out whether {followed[0].name} is part of the illness: compare patients of different subgroups in "
+            "whom it is the same."
         )
     elif missing:
-        headline = "Plausible, but not shown: these may also be parts of a continuum or of chance."
+        headline = "Plausible, but not proven: the patients may form a continuum, or chance may have divided them."
         next_step = "Bring more patients or test the number of subgroups (--subgroups auto), before you interpret them."
         if choice is not None:
             next_step = (
@@ -130,10 +131,12 @@ def judge(
             )
     else:
         halves = stability.set_index("what")["agreement"].get("halves", np.nan)
-        again = "" if np.isnan(halves) else f"; half of the cohort finds them again in the other ({halves:.2f} of 1)"
+        again = (
+            "" if np.isnan(halves) else f"; half of the cohort finds them again in the other half ({halves:.2f} of 1)"
+        )
         return Verdict(
             "convincing",
-            "Convincing: subgroups that patients without subgroups would not show.",
+            "Convincing: patients without subgroups would very rarely look like this.",
             (f"Patients without subgroups would look like this with a probability of at most {choice.p:.2g}{again}.",  # pyright: ignore
              "The subgroups follow nothing that was recorded; what was not recorded may still explain them."),
             OTHER_COHORT,
@@ -167,8 +170,8 @@ def _not_shown(stability: pd.DataFrame, choice: Choice | None, doubts: Sequence[
         well_above = row["agreement"] - row["by_chance"] >= WELL_ABOVE * (1 - row["by_chance"])
         if not well_above and row["agreement"] < NEARLY_SAME:
             said.append(
-                f"That {row['meaning']} is hardly truer than in patients without subgroups (agreement "
-                f"{row['agreement']:.2f}, there {row['by_chance']:.2f})."
+                "Half of the cohort finds the subgroups of the other half hardly better than it would in patients "
+                f"without subgroups (agreement {row['agreement']:.2f} against {row['by_chance']:.2f})."
             )
     return said
 

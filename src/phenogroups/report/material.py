@@ -18,6 +18,7 @@ from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import UNKNOWN, Cohort
 from phenogroups.data.untrusted import check_types, parse_json, read_limited
 from phenogroups.data.writing import write_whole
+from phenogroups.evaluation.confounds import Followed
 from phenogroups.evaluation.projection import film_frames, principal_axes, some_rows, umap_axes
 from phenogroups.evaluation.saliency import (
     REFERENCES,
@@ -48,6 +49,7 @@ PICTURE, LEAST_PICTURE = 320, 160  # the same on a card: most and least
 PICTURES = 36  # that are kept at their full size; of more, each is smaller, so that the page stays about 1 MB
 MAPPED = 3  # exemplars of each subgroup whose saliency is shown
 COVARIATES, FEATURES = 12, 12  # shown at most
+STRIPS, AT_AN_END = 3, 4  # properties of images whose ends are shown, at most, and patients at either end
 MOST_MATERIAL, MOST_SUBGROUPS = 2**28, 200  # bytes and subgroups that a page is made of
 STABILITY = ["what", "agreement", "by_chance", "n", "meaning"]  # columns
 MAY_BE_NAN = ("film_ratio",)  # where there are no controls
@@ -64,6 +66,7 @@ class Evidence:
     choice: str | None = None  # what the criteria say, in a sentence
     verdict: dict[str, Any] | None = None  # evaluation.verdict.Verdict as a dict; None in folders of earlier versions
     stability: pd.DataFrame | None = None  # what, agreement, by_chance, n, meaning
+    followed: tuple[Followed, ...] = ()  # properties of images among it are shown by examples
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,11 @@ class Material:
     bars: Annotated[np.ndarray | None, "f", ("n", "f")]  # deviations from controls, in theirs
     gallery_bars: Annotated[np.ndarray | None, "f", ("g", "f")]
     mean_bars: Annotated[np.ndarray | None, "f", ("k", "f")]  # of training patients
+    strips: list[dict[str, str]] | None  # properties of images that subgroups follow: warning, property
+    strip_of: Annotated[np.ndarray | None, "iu", ("e",)]  # of each example its strip; from the least value to the most
+    strip_rows: Annotated[np.ndarray | None, "iu", ("e",)]  # rows of subgroups.csv
+    strip_values: Annotated[np.ndarray | None, "f", ("e",)]
+    strip_pictures: Annotated[np.ndarray | None, "u", ("e", ...)]  # 0..255
     film: Annotated[np.ndarray | None, "f", ("frames", "filmed", 2)]
     film_epochs: Annotated[np.ndarray | None, "iu", ("frames",)]
     film_ratio: Annotated[np.ndarray | None, "f", ("frames",)]  # see evaluation.diagnostics
@@ -170,7 +178,7 @@ class Material:
                     raise ValueError(f"{name} of shape {values.shape}, which does not fit the others")
         for name, low, high in (
             ("gallery_subgroup", 0, known["k"]), ("mapped", 0, known["g"]), ("truth", UNKNOWN, known["t"]),
-            ("film_subgroup", UNKNOWN, known["k"]),
+            ("film_subgroup", UNKNOWN, known["k"]), ("strip_of", 0, len(self.strips or ())),
         ):  # fmt: skip
             require_within(name, getattr(self, name), low, high)
         if len(self.truth_styles) != known["t"] or not {"asked", "who", "sure", "apart"} <= {*self.sentences}:
@@ -243,7 +251,7 @@ def gather(
             "thumbnails": draw_inputs(test, shown, THUMBNAIL, levels),
             "pictures": draw_inputs(test, gallery, side, levels),
             "difference": np.stack([fit_into(montage(one[None]), side) for one in difference]).astype(np.float16),
-            "map_test": map_test, "features": [],
+            "map_test": map_test, "features": [], **_strips((train, test), evidence.followed, levels),
         }  # fmt: skip
         flat = [fit_into(montage(one[None]), side) for one in maps]
     flat = [one / max(np.max(one, initial=0), 1e-12) for one in flat]  # of each subject its own scale
@@ -278,6 +286,36 @@ def subjects_shown(
     is_table = cohort.inputs.ndim == 2
     thumbnails = None if is_table else draw_inputs(cohort, rows, THUMBNAIL, grey_levels(cohort, rows))
     return cohort.is_patient[rows], truth, names, _plain(cohort.covariates.iloc[rows, :COVARIATES]), thumbnails
+
+
+def _strips(
+    cohorts: tuple[Cohort, Cohort], followed: Sequence[Followed], levels: tuple[float, float]
+) -> dict[str, Any]:
+    """The patients with the lowest and the highest values of the properties of images that subgroups follow most."""
+    # the clearest property of each warning comes before the second of any
+    named = [(i, one.words, name) for one in followed for i, name in enumerate(one.properties)]
+    asked = sorted(named, key=lambda each: each[0])[:STRIPS]
+    if not asked:
+        return {}
+    ill = np.concatenate([cohort.is_patient for cohort in cohorts])
+    properties = pd.concat([cohort.image_properties for cohort in cohorts], ignore_index=True)
+    strips, rows, values = [], [], []
+    for _, warning, name in asked:
+        amount = properties[name].to_numpy(np.float64)
+        known = np.flatnonzero(ill & ~np.isnan(amount))
+        order, end = known[np.argsort(amount[known], kind="stable")], min(AT_AN_END, len(known) // 2)
+        rows.append(np.concatenate([order[:end], order[len(order) - end :]]))
+        values.append(amount[rows[-1]])
+        strips.append({"warning": warning, "property": name})
+    every = np.concatenate(rows)
+    drawn = []
+    for row in every:
+        cohort, at = (cohorts[0], row) if row < len(cohorts[0]) else (cohorts[1], row - len(cohorts[0]))
+        drawn.append(draw_inputs(cohort, np.array([at]), LEAST_PICTURE, levels, one_slice=True)[0])
+    return {
+        "strips": strips, "strip_of": np.repeat(np.arange(len(rows)), [len(some) for some in rows]),
+        "strip_rows": every, "strip_values": np.concatenate(values), "strip_pictures": np.stack(drawn),
+    }  # fmt: skip
 
 
 def _tested(

@@ -30,12 +30,21 @@ from phenogroups.report.page_data import (
     axis_shares,
     comparison_data,
     none_data,
+    property_strips,
     run_data,
     subgroup_cards,
     subgroup_rows,
 )
 from phenogroups.report.run_folder import Run, subgroup_numbers
-from phenogroups.report.tables import association_rows, criteria_rows, defined, known_rows, with_interval
+from phenogroups.report.tables import (
+    association_rows,
+    criteria_rows,
+    criteria_words,
+    defined,
+    known_rows,
+    stability_rows,
+    with_interval,
+)
 from phenogroups.training.run import PAGE, RunError
 
 # the other figures are for papers only: on the page, cards show the same
@@ -123,6 +132,7 @@ def page_of(run: Run) -> str:
         title=m.title,
         figures={name: _embedded(drawn()) for name, drawn in run_figures(run).items() if name in ON_PAGE},
         cards=subgroup_cards(run),
+        strips=property_strips(run),
         who=subgroup_rows(run),
         held_out=len(run.held_out),
         counts=pd.crosstab(run.subjects["part"], run.subjects["diagnosis"]).to_dict("index"),
@@ -133,11 +143,12 @@ def page_of(run: Run) -> str:
         ],
         perfect=any(low == high for row in run.intervals.values() for low, high in row.values()),
         known=None if m.confusion is None else known_rows(m.confusion, m.truth_names),
-        stability=_table(m.stability),
+        stability=stability_rows(m.stability),
         confounds=association_rows(m.confounds) or _table(m.confounds),
         profiles=_table(_without_zeros(m.profiles)),
         tests=criteria_rows(m.criteria),
         criteria=_table(m.criteria),
+        criteria_words=criteria_words(m.criteria),
         whom=run.reference,
         made=_made(run.recipe),
         recipe=list(_flat(run.recipe)),
@@ -175,6 +186,7 @@ def write_page_of_none(
         axes=axis_cards(cohort, vectors, feature_names),
         tests=criteria_rows(criteria),
         criteria=_table(criteria),
+        criteria_words=criteria_words(criteria),
         figures={
             "embedding": _embedded(draw.embedding_figure(points, share, [panel], cohort.is_patient)),
             "criteria": _embedded(draw.criteria_figure(criteria)),

@@ -187,6 +187,24 @@ def subgroup_cards(run: Run) -> list[dict[str, Any]]:
     return cards
 
 
+def property_strips(run: Run) -> list[dict[str, Any]]:
+    """Of each property of images that subgroups follow, the patients at both ends, below the warning of it."""
+    m, shown = run.material, []
+    if m.strip_rows is None or m.strip_values is None or m.strip_pictures is None:
+        return []
+    for i, strip in enumerate(m.strips or []):
+        name, pictures = strip["property"].removeprefix("image_").replace("_", " "), []
+        for at in np.flatnonzero(m.strip_of == i):
+            one, value = run.subjects.iloc[int(m.strip_rows[at])], f"{m.strip_values[at]:.3g}"
+            letter = one["subgroup"]
+            alt = f"Patient {one['subject']} of subgroup {letter}, {name} {value}"
+            pictures.append(shown_picture(m.strip_pictures[at], alt=alt, name=letter, words=value))
+        half = len(pictures) // 2
+        ends = [("Lowest", pictures[:half]), ("Highest", pictures[half:])]
+        shown.append({"warning": strip["warning"], "name": name, "ends": ends, "pictures": pictures})
+    return shown
+
+
 def shown_picture(picture: np.ndarray, *, alt: str, name: str = "", words: str = "") -> dict[str, Any]:
     """A picture of a gallery, its caption, and how it is shown: a small one by pixels, three slices with more space."""
     height, width = picture.shape[:2]

@@ -39,13 +39,15 @@ def _size(image: np.ndarray, side: int) -> tuple[int, int]:
     return max(round(width * shrink), 1), max(round(height * shrink), 1)
 
 
-def draw_inputs(cohort: Cohort, rows: np.ndarray, side: int, levels: tuple[float, float]) -> np.ndarray:
-    """(rows, h, w[, 3]): 0..255, all on one grey scale."""
+def draw_inputs(
+    cohort: Cohort, rows: np.ndarray, side: int, levels: tuple[float, float], *, one_slice: bool = False
+) -> np.ndarray:
+    """(rows, h, w[, 3]): 0..255, all on one grey scale; of a volume three slices, or the middle one alone."""
     low, high = levels
     drawn = []
     for block in read_blocks(cohort, rows):
         for image in block:
-            flat = montage(image, low)
+            flat = image[:, image.shape[1] // 2] if one_slice and image.ndim == 4 else montage(image, low)
             flat = flat if len(flat) == 3 else flat[:1]  # three channels are colours, of others the first is shown
             grey = np.clip((flat.astype(np.float32) - low) / max(high - low, 1e-12), 0, 1) * 255
             picture = Image.fromarray(

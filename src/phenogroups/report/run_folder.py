@@ -59,7 +59,7 @@ class Run:
         letters = {subgroup_letter(k) for k in range(self.material.n_subgroups)}
         if not {*self.subjects["subgroup"]} <= {"", *letters}:
             raise ValueError(f"subgroups beyond {', '.join(sorted(letters))} in subgroups.csv")
-        for name in ("shown", "gallery"):
+        for name in ("shown", "gallery", "strip_rows"):
             require_within(name, getattr(self.material, name), 0, len(self.subjects))
         # confidence, probabilities, distances and losses are drawn
         numbers = self.subjects.drop(columns=["subject", "part", "diagnosis", "subgroup"])

@@ -13,6 +13,7 @@ from phenogroups.evaluation.confounds import followed, untested
 from phenogroups.evaluation.diagnostics import Diagnostics
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.scores import Scores
+from phenogroups.evaluation.stability import NAMES
 from phenogroups.methods import Consensus, Method, Prediction, name_of
 from phenogroups.methods.consensus import AGREEING
 
@@ -23,12 +24,12 @@ def choice_sentences(choice: Choice) -> list[str]:
     """The chosen number of subgroups and its p-values."""
     said = [
         choice.reason,
-        f"Patients who have no subgroups would look at least as grouped with a probability of {choice.p:.2g}.",
+        f"Patients without subgroups would look at least as clearly grouped with a probability of {choice.p:.2g}.",
     ]
     if choice.subgroups > 1:
         said.append(
-            "If patients and controls are mixed up at random, subgroups that part the one so much more than the other "
-            f"appear with a probability of {choice.p_shuffled:.2g} (estimated from 19 trials)."
+            "If the diagnosis is shuffled among all subjects, groups that divide the patients so much more clearly "
+            f"than the controls appear with a probability of {choice.p_shuffled:.2g} (estimated from 19 shuffles)."
         )
     return said
 
@@ -36,14 +37,14 @@ def choice_sentences(choice: Choice) -> list[str]:
 def stability_sentences(table: pd.DataFrame) -> list[str]:
     """How far the same subgroups are found again, and what was not computed."""
     said = [
-        f"{row['meaning']} ({row['agreement']:.2f}"
-        + ("" if np.isnan(row["by_chance"]) else f"; without subgroups {row['by_chance']:.2f}")
-        + ")"
+        f"{row['meaning']}: {row['agreement']:.2f}"
+        + ("" if np.isnan(row["by_chance"]) else f" (in patients without subgroups {row['by_chance']:.2f})")
         for _, row in table.dropna(subset=["agreement"]).iterrows()
     ]
-    missing = " and ".join(table.loc[table["agreement"].isna(), "what"])
-    sentences = [f"How far this is true (1: entirely, 0: chance): {'; '.join(said)}."] if said else []
-    return sentences + ([f"Whether {missing} agree was not computed."] if missing else [])
+    missing = " or ".join(NAMES.get(what, what) for what in table.loc[table["agreement"].isna(), "what"])
+    again = "Are the same subgroups found again? Agreement is 1 for the same subgroups and 0 for chance."
+    sentences = [f"{again} {'; '.join(one[0].upper() + one[1:] for one in said)}."] if said else []
+    return sentences + ([f"Not computed: whether {missing}."] if missing else [])
 
 
 def summary(
@@ -90,7 +91,7 @@ def summary(
         of_test = "it was not tested whether there are subgroups at all"
         if tested is not None:
             passed = "passed" if tested.subgroups > 1 else "did not pass"
-            of_test = f"it {passed} the test of this number (p {tested.p:.2g}), and no other was tried"
+            of_test = f"it {passed} its test (p {tested.p:.2g}), and no other number was tried"
         said["sure"].append(f"The number of subgroups was given, not looked for: {of_test}.")
     if scores.class_bacc is not None and new.diagnosis is not None:
         called = new.diagnosis > 0.5
@@ -129,25 +130,27 @@ def diagnostics_sentences(found: Diagnostics) -> list[str]:
     ratio, entropy, own = found.distance_ratio, found.gate_entropy_controls, found.expert_specialisation
     if ratio is not None:
         said.append(
-            f"Controls are about equally far from all subgroups (the farthest {ratio:.2f} times as far as the nearest)."
+            f"Controls are about equally far from all subgroups (the farthest is {ratio:.2f} times as far "
+            "as the nearest)."
             if ratio < NEARER
-            else f"One subgroup lies nearer to controls than another (by a factor of {ratio:.2f}): it may be the "
-            "mildly ill."
+            else f"One subgroup lies nearer to the controls than another (which is {ratio:.2f} times as far): it may "
+            "be the mildly ill."
         )
     if entropy is not None:
         said.append(
-            f"Controls are left undecided between the subgroups, as they should be ({entropy:.2f} of 1)."
+            "Controls are left undecided between the subgroups, as they should be: their probabilities are nearly "
+            f"equal (normalised entropy {entropy:.2f}, where 1 is equal)."
             if entropy >= UNDECIDED
-            else f"Controls are put into subgroups too (left undecided to {entropy:.2f} of 1): part of what tells the "
-            "subgroups apart is in everybody."
+            else "Controls are assigned to subgroups too, although they have none: part of what distinguishes the "
+            f"subgroups exists in healthy people (normalised entropy {entropy:.2f}, where 1 is undecided)."
         )
     if own is not None:
         said.append(
-            "Each subgroup has its own way of differing from controls (its own expert recognises it better than those "
-            f"of the others, by {own:.3f} of balanced accuracy)."
+            "Each subgroup differs from controls in its own way: the classifier of a subgroup (its expert) "
+            f"distinguishes it from controls better than those of other subgroups do (balanced accuracy {own:+.3f})."
             if own > SPECIALISED
-            else "All subgroups differ from controls in much the same way (its own expert recognises a subgroup hardly "
-            f"better than those of the others: {own:.3f} of balanced accuracy)."
+            else "All subgroups differ from controls in much the same way: the classifier of a subgroup (its expert) "
+            f"hardly does better on it than the classifiers of other subgroups (balanced accuracy {own:+.3f})."
         )
     return said
 

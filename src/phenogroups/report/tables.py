@@ -20,6 +20,25 @@ DEVIATION = "the deviation is that of a sample (divided by n - 1); the paper's t
 OUTPUTS = ("compare.csv", "summary.csv", "compare.json", "table.tex", "compare.png", "compare.svg")
 OUTPUTS += ("compare.html", "embeddings.png", "embeddings.svg")
 NO_HEAD, FAILED = "×", "failed"
+STABILITY = ("Is this true?", "Agreement", "By chance", "Patients")  # columns on the page
+CRITERIA = {  # columns of criteria.csv in plain words
+    "gain": "how much better the patients are described with this number of subgroups than with one fewer (nats per "
+    "patient); far above chance is good",
+    "gain_by_chance": "the same in simulated patients who vary as much but have no further subgroup",
+    "p_gain": "probability of such a gain by chance",
+    "gap": "how empty the space between two subgroups is (0: no gap, 1: empty), for the two that are least separate",
+    "p_gap": "probability of such a gap by chance",
+    "stability": "how well runs agree on patients whom they have not seen (1: the same subgroups, 0: chance)",
+    "stability_by_chance": "the same in simulated patients without subgroups",
+    "silhouette": "how far apart the subgroups lie, from -1 to 1; high is good",
+    "davies_bouldin": "spread within subgroups compared with the distance between them; low is good",
+    "bic": "Bayesian information criterion of the mixture; low is good",
+    "x_means": "the number of subgroups that X-means would change this number to",
+    "dec_ratio": "loss of Deep Embedded Clustering on training patients compared with others; a sharp fall says that "
+    "the number is too large",
+    "diagnosis_bacc": "balanced accuracy of the diagnosis with one classifier for each subgroup; high is good",
+    "passes": "whether the number passes all tests",
+}
 CAPTION = (
     "Subgroups of patients, and controls beside them. The tests compare the subgroups; p is corrected for the number "
     "of tests by Holm's method."
@@ -83,6 +102,24 @@ def criteria_rows(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
         rows.append([str(row["subgroups"]), *cells, "yes" if row["passes"] else "no"])
     columns = ["Subgroups", *(test.asked for test in asked), "Passes all"]
     return {"columns": columns, "rows": rows, "words": [True] * len(columns)}
+
+
+def criteria_words(criteria: pd.DataFrame | None) -> list[tuple[str, str]]:
+    """The columns of the criteria that occur, each in plain words."""
+    there = [] if criteria is None else list(criteria.columns)
+    return [(name.replace("_", " "), words) for name, words in CRITERIA.items() if name in there]
+
+
+def stability_rows(stability: pd.DataFrame | None) -> dict[str, Any] | None:
+    """How far the same subgroups are found again; "not computed" where it takes a training."""
+    if stability is None:
+        return None
+    shown = stability[["meaning", "agreement", "by_chance", "n"]].to_numpy(object)
+    rows = [
+        [words[0].upper() + words[1:], *("not computed" if pd.isna(x) else f"{x:.2f}" for x in numbers), str(n)]
+        for words, *numbers, n in shown
+    ]
+    return {"columns": list(STABILITY), "rows": rows, "words": [True, False, False, False]}
 
 
 def association_rows(confounds: pd.DataFrame | None) -> dict[str, Any] | None:

@@ -14,9 +14,10 @@ from phenogroups.data.columns import require_columns, subject_names, typed_covar
 from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
 from phenogroups.data.inputs import image_paths, name_broken, read_inputs
 from phenogroups.data.opening import open_table
+from phenogroups.data.properties import OF_FILES, file_properties
 from phenogroups.data.reading import ImagePath
 from phenogroups.data.streaming import Block, blocks_of, cached_rows, decoded_blocks
-from phenogroups.data.tables import Table, spec_from_json
+from phenogroups.data.tables import Table, TableSpec, spec_from_json
 from phenogroups.data.writing import whole_file
 from phenogroups.methods import Method, Prediction, load
 from phenogroups.training.run import RunError, csv_text, read_recipe
@@ -106,8 +107,11 @@ def predict_table(
     rows = opened.rows
     names = subject_names(rows, spec)
     refuse_repeated(names)
-    require_columns(rows, method.covariates)
-    covariates = typed_covariates(rows[list(method.covariates)], names)
+    of_files = [] if _has_features(spec) else [name for name in method.covariates if name in OF_FILES]
+    told = [name for name in method.covariates if name not in of_files]
+    paths = image_paths(opened) if of_files else []
+    require_columns(rows, told)
+    covariates = typed_covariates(rows[told], names)
     blank = np.zeros((len(rows), 1), np.float32)
     method.check_covariates(Cohort(blank, blank[:, 0], names, covariates=covariates))  # before anything is decoded
     columns = ["subject", *prediction_columns(Prediction.of_tensors(method.blank()), method)]
@@ -117,7 +121,8 @@ def predict_table(
     try:
         with whole_file(Path(out)) as file, keeping_embeddings(kept, note or (lambda _: None)):
             for block in _blocks(opened, method.input_shape_, cache, progress):
-                said = _predict(method, block, names, covariates).reindex(columns=columns)
+                headers = _headers(paths, block, of_files)
+                said = _predict(method, block, names, covariates, headers).reindex(columns=columns)
                 _count(assigned, said)
                 file.write(csv_text(said, header=block.rows.start == 0).encode())
                 if progress is not None:
@@ -136,7 +141,7 @@ def predict_table(
 def _blocks(
     table: Table, shape: tuple[int, ...], cache: str | Path | None, progress: Progress | None
 ) -> Iterator[Block]:
-    if table.spec.image is None or table.spec.features_file is not None:
+    if _has_features(table.spec):
         inputs = read_inputs(table)
         if inputs.shape[1:] != shape:
             raise CohortError(f"Expected {shape[0]} features, as in training. Received: {inputs.shape[1]}.")
@@ -147,13 +152,30 @@ def _blocks(
     return blocks_of(*cached_rows(paths, reading, shape, Path(cache), progress))
 
 
-def _predict(method: Method, block: Block, subject: np.ndarray, covariates: pd.DataFrame) -> pd.DataFrame:
+def _has_features(spec: TableSpec) -> bool:
+    return spec.image is None or spec.features_file is not None
+
+
+def _headers(paths: list[ImagePath], block: Block, names: list[str]) -> pd.DataFrame:
+    """These properties of the readable files of a block, one row each; NaN where a header does not say."""
+    if not names:
+        return pd.DataFrame(index=range(len(block.readable)))
+    return file_properties([paths[row] for row in block.readable]).reindex(columns=names)
+
+
+def _predict(
+    method: Method, block: Block, subject: np.ndarray, covariates: pd.DataFrame, headers: pd.DataFrame
+) -> pd.DataFrame:
     """One row per row of the block; subjects who cannot be assigned have empty cells and a problem."""
     names = pd.DataFrame({"subject": subject[block.rows.start : block.rows.stop]}, index=block.rows)
     problems, found = dict(block.broken), None
-    if len(block.inputs):
-        who = block.readable
-        cohort = Cohort(block.inputs, np.zeros(len(who)), subject[who], covariates=covariates.iloc[who])
+    silent = headers.isna().any(axis=1).to_numpy(bool)
+    unsaid = f"has no {' or '.join(headers.columns)} in its header, which the model adjusts for"
+    problems |= dict.fromkeys(block.readable[silent].tolist(), unsaid)
+    who, inputs = block.readable[~silent], block.inputs[~silent] if silent.any() else block.inputs
+    if len(who):
+        known = {"covariates": covariates.iloc[who], "files": headers[~silent]}
+        cohort = Cohort(inputs, np.zeros(len(who)), subject[who], **known)
         prediction = method.predict_cohort(cohort)
         # a NaN would be put into the first subgroup without a word
         lost = ~np.isfinite(prediction.subgroup).all(axis=1)
@@ -185,10 +207,7 @@ def _count(assigned: Assigned, said: pd.DataFrame) -> None:
 
 
 def _name_broken(assigned: Assigned, subject: np.ndarray, table: Table) -> list[str]:
-    if table.spec.image is None or table.spec.features_file is not None:
-        rows = [ImagePath("its row", None)] * len(subject)
-    else:
-        rows = image_paths(table)
+    rows = [ImagePath("its row", None)] * len(subject) if _has_features(table.spec) else image_paths(table)
     return name_broken(assigned.problems, subject, rows, NAMED)
 
 

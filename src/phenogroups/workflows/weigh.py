@@ -9,7 +9,7 @@ import torch
 from phenogroups.clustering.structure import steps
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.evaluation.alarms import alarms
-from phenogroups.evaluation.confounds import associations, followed
+from phenogroups.evaluation.confounds import Followed, associations, followed
 from phenogroups.evaluation.number import Choice, decide, disease_vectors
 from phenogroups.evaluation.number import stability as agreement_of_runs
 from phenogroups.evaluation.persons import Agreement, persons_agreement
@@ -26,6 +26,7 @@ class Weighed:
     """What was looked at, and the verdict."""
 
     verdict: Verdict
+    followed: list[Followed]  # what the subgroups follow
     warnings: list[str]  # everything that a reader must know before any description
     tested: Choice | None  # test of the number of subgroups; None: not tested
     stability: pd.DataFrame
@@ -54,7 +55,7 @@ def weigh(
         empty=bool((held == 0).any()),
     )  # fmt: skip
     warned = [*(one.words for one in follows), *([] if persons is None else persons.warnings()), *doubts]
-    return Weighed(verdict, warned, tested, again, persons, confounds, profiled)
+    return Weighed(verdict, follows, warned, tested, again, persons, confounds, profiled)
 
 
 def compare_covariates(
