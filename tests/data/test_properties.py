@@ -147,7 +147,7 @@ def test_what_controls_do_not_have_may_be_the_disease():
     (one,) = followed(associations(q, cohort.diagnosis, cohort.covariates, images=cohort.image_properties))
     assert not one.artefact
     assert one.name == "the brightness of the images"
-    assert one.words.startswith("The images of subgroup A are darker: of one patient of A and one of another subgroup")
+    assert one.words.startswith("The images of subgroup A are darker: this is true in 100% of all pairs of")
     assert "may be the disease itself" in one.words
 
 

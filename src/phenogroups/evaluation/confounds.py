@@ -20,7 +20,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from phenogroups.data.cohort import subgroup_letter
-from phenogroups.data.properties import WORDS
+from phenogroups.data.properties import WORDS, plain_name
 from phenogroups.evaluation.shuffling import blocks, chunks, one_hot, share_above, shuffled_squares, side, unit_columns
 from phenogroups.evaluation.variables import Variable, holm, variable
 
@@ -134,7 +134,7 @@ def followed(table: pd.DataFrame) -> list[Followed]:
             )
             artefact = nuisance and patients["value"] >= LARGE
             if _alarming(controls):
-                end += f" Controls, who have no subgroups, are parted by it too ({_figures(controls)})."
+                end += f" Controls, who have no subgroups, are divided by it too ({_figures(controls)})."
                 artefact = nuisance
             elif controls["test"].startswith("not tested") and nuisance:
                 reason = controls["test"].removeprefix("not tested: ")
@@ -145,7 +145,7 @@ def followed(table: pd.DataFrame) -> list[Followed]:
         elif _alarming(controls):
             said = (
                 f"Among controls, who have no subgroups, the gate follows {name} ({_figures(controls)}), though not "
-                "noticeably among patients: part of what it sees is not disease."
+                "noticeably among patients: part of what assigns patients to subgroups is not disease."
             )
             found.append(Followed(str(name), "covariate", False, said))
     return [*found, *_followed_in_images(table)]
@@ -165,16 +165,15 @@ def _followed_in_images(table: pd.DataFrame) -> list[Followed]:
         first, letter = alike[0], alike[0]["subgroup"]
         words = WORDS[first["covariate"]][first["pairs"] < 0.5]
         also = "; ".join(
-            f"those of {row['subgroup']} are {WORDS[row['covariate']][row['pairs'] < 0.5]} ({_share(row):.0%})"
+            f"the images of {row['subgroup']} are {WORDS[row['covariate']][row['pairs'] < 0.5]} ({_share(row):.0%})"
             for row in alike[1:]
         )
         said = (
-            f"The images of subgroup {letter} are {words}: of one patient of {letter} and one of another subgroup, "
-            f"this is true in {_share(first):.0%} of all pairs, where chance gives 50% (corrected p "
-            f"{first['p_corrected']:.2g}). {end}{f' The same goes for this: {also}.' if also else ''}"
+            f"The images of subgroup {letter} are {words}: this is true in {_share(first):.0%} of all pairs of a "
+            f"patient of {letter} and a patient of another subgroup, where chance gives 50% (corrected p "
+            f"{first['p_corrected']:.2g}). {end}{f' The same holds for these properties: {also}.' if also else ''}"
         )
-        name = first["covariate"].removeprefix("image_").replace("_", " ")
-        properties = tuple(row["covariate"] for row in alike)
+        name, properties = plain_name(first["covariate"]), tuple(row["covariate"] for row in alike)
         found.append(Followed(f"the {name} of the images", "image", artefact, said, properties))
     return found
 
@@ -183,7 +182,7 @@ def _where_from(patients: pd.Series, controls: pd.Series) -> tuple[str, bool]:
     """What a property of images that subgroups follow may be, in a sentence, and whether an artefact is likely."""
     likely = "it is likely how the picture was taken and not the disease."
     if _alarming(controls):
-        return f"Controls, who have no subgroups, are parted by it too: {likely}", True
+        return f"Controls, who have no subgroups, are divided by it too: {likely}", True
     if np.isnan(patients["in_controls"]):
         return "It may be how the picture was taken; there are too few controls to compare with.", False
     if patients["in_controls"] >= REACHED:

@@ -46,8 +46,8 @@ class Agreement:
         if self.persons < FEWEST or self.is_clear:
             return []
         return [
-            f"{self.sentence()} Subgroups that part the images of one person describe the image, such as its position "
-            "or exposure, rather than the person's illness."
+            f"{self.sentence()} Subgroups that separate the images of one person describe the image, such as its "
+            "position or exposure, rather than the person's illness."
         ]
 
 

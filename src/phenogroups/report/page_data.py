@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.data.cohort import UNKNOWN, Cohort, subgroup_letter
+from phenogroups.data.properties import plain_name
 from phenogroups.report.figures import COLORS, GRAY, MARKERS, overlay, subgroup_name
 from phenogroups.report.material import FEATURES, LEAST_PICTURE, subjects_shown
 from phenogroups.report.pictures import draw_inputs, grey_levels, picture_url, sheet_of
@@ -193,12 +194,12 @@ def property_strips(run: Run) -> list[dict[str, Any]]:
     if m.strip_rows is None or m.strip_values is None or m.strip_pictures is None:
         return []
     for i, strip in enumerate(m.strips or []):
-        name, pictures = strip["property"].removeprefix("image_").replace("_", " "), []
+        name, pictures = plain_name(strip["property"]), []
         for at in np.flatnonzero(m.strip_of == i):
             one, value = run.subjects.iloc[int(m.strip_rows[at])], f"{m.strip_values[at]:.3g}"
             letter = one["subgroup"]
             alt = f"Patient {one['subject']} of subgroup {letter}, {name} {value}"
-            pictures.append(shown_picture(m.strip_pictures[at], alt=alt, name=letter, words=value))
+            pictures.append(shown_picture(m.strip_pictures[at], alt=alt, words=f"{letter}: {value}"))
         half = len(pictures) // 2
         ends = [("Lowest", pictures[:half]), ("Highest", pictures[half:])]
         shown.append({"warning": strip["warning"], "name": name, "ends": ends, "pictures": pictures})

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.data.cohort import Cohort, subgroup_letter
+from phenogroups.data.properties import plain_name
 from phenogroups.data.study import Study
 from phenogroups.evaluation.alarms import SURE
 from phenogroups.evaluation.confounds import followed, untested
@@ -118,7 +119,8 @@ def confound_sentences(confounds: pd.DataFrame | None) -> list[str]:
         follows = {one.source for one in followed(confounds)}
         tested = confounds.loc[(confounds["among"] == "patients") & confounds["p"].notna(), ["covariate", "source"]]
         for source, what in (("covariate", ""), ("image", " of their images")):
-            names = tested.loc[tested["source"] == source, "covariate"].str.removeprefix("image_").str.replace("_", " ")
+            names = tested.loc[tested["source"] == source, "covariate"]
+            names = names if source == "covariate" else names.map(plain_name)
             if len(names) and source not in follows:
                 said.insert(0, f"Subgroups were not seen to follow {', '.join(names)}{what}.")
     return [*said, "What was not recorded may still explain the subgroups."]
