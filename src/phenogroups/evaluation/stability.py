@@ -17,9 +17,9 @@ from phenogroups.methods.base import Find, Method
 from phenogroups.methods.consensus import Consensus
 from phenogroups.methods.prediction import Prediction
 
-MOST = 250  # patients, and as many controls, among whom subgroups are found again
+MOST = 250  # patients, and controls, in whom subgroups are looked for again, at most
 SURROGATES = 2
-FEWEST = 10  # patients, and controls, of each half for each subgroup, below which halves say nothing
+FEWEST = 10  # smallest number of patients, and of controls, in each half for each subgroup
 NAMES = {
     "starts": "other random starts find the same subgroups in the same patients",
     "halves": "half of the cohort alone finds the same subgroups in the other half",
@@ -52,18 +52,18 @@ def stability(method: Method, train: Cohort, seen: Prediction, test: Cohort, new
 
 
 def some_of_each(cohort: Cohort, most: int, seed: int) -> np.ndarray:
-    """Rows of at most so many patients and of as many controls."""
+    """A random sample of rows: at most `most` patients and `most` controls."""
     rng = np.random.default_rng(seed)
     return np.sort(np.concatenate([rng.permutation(np.flatnonzero(cohort.diagnosis == y))[:most] for y in (0, 1)]))
 
 
 def enough_for_halves(cohort: Cohort, n_subgroups: int) -> bool:
-    """Whether half of the patients, and half of the controls, are enough to look for so many subgroups."""
+    """Whether half of the patients and half of the controls are enough for this number of subgroups."""
     return np.bincount(cohort.diagnosis, minlength=2).min() >= 2 * FEWEST * n_subgroups
 
 
 def _again(method: Method, train: Cohort, seen: Prediction) -> dict[str, tuple[float, float, int]]:
-    """Agreement of starts and of halves, that of surrogates, and the number of patients; empty if it takes training."""
+    """Agreement of starts and of halves, their nulls, and the number of patients; empty where it takes a training."""
     rng = np.random.default_rng(method.seed)
     rows = some_of_each(train, MOST, method.seed)
     some, ill = train[rows], train.is_patient[rows]
@@ -82,18 +82,18 @@ def _again(method: Method, train: Cohort, seen: Prediction) -> dict[str, tuple[f
         return {}
 
     def by_half(p: np.ndarray, labels: np.ndarray, side: int) -> float:
-        """How one half of the cohort parts the patients of the other, and as they are labelled."""
+        """Agreement of the labels of one half with those that a model of the other half gives to it."""
         found, unseen = find(p[half[0] == side], controls[half[1] == side], method.seed), half[0] != side
         return float(adjusted_rand_score(labels[unseen], found(p[unseen])))  # pyright: ignore[reportOptionalCall]
 
-    alike, _ = without_more_groups(
+    surrogates, _ = without_more_groups(
         torch.as_tensor(patients).float(), torch.ones(len(patients), 1), SURROGATES, np.random.default_rng(method.seed)
     )
     null: dict[str, list[float]] = {"starts": [], "halves": []}
-    for nobody in alike.numpy():
-        labels, other = (find(nobody, controls, method.seed + i)(nobody) for i in (0, 1))  # pyright: ignore
+    for surrogate in surrogates.numpy():
+        labels, other = (find(surrogate, controls, method.seed + i)(surrogate) for i in (0, 1))  # pyright: ignore
         null["starts"].append(float(adjusted_rand_score(labels, other)))
-        null["halves"].append(by_half(nobody, labels, 0))
+        null["halves"].append(by_half(surrogate, labels, 0))
     return {
         "starts": (float(adjusted_rand_score(own, another(patients))), float(np.mean(null["starts"])), len(patients)),
         "halves": (

@@ -1,4 +1,4 @@
-"""One verdict on the subgroups of a run, by the rules of docs/guides/is_it_real.md."""
+"""Warnings about a run and one verdict on its subgroups, by the rules of docs/guides/is_it_real.md."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,15 +7,23 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from phenogroups.data.cohort import subgroup_letter
 from phenogroups.evaluation.confounds import Followed
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.persons import Agreement
+from phenogroups.methods.prediction import Prediction
 
 Answer = Literal["convincing", "plausible", "not stable", "artefact likely", "no subgroups"]
 STABLE = 0.5  # agreement of starts, halves or networks, below which subgroups are not stable
-CHANCE = 0.01  # most probability that patients without subgroups look like this, for "convincing"
-# Agreement of halves for "convincing": so much of the way from what patients without subgroups give to 1, or so much
+CHANCE = 0.01  # for "convincing", the greatest probability that patients without subgroups look like this
+# for "convincing", halves agree by NEARLY_SAME, or by WELL_ABOVE of the way from patients without subgroups to 1
 WELL_ABOVE, NEARLY_SAME = 0.5, 0.9
+# limits of warnings, for held-out subjects
+SMALL = 0.05  # share of the patients below which a subgroup is small
+SURE, LEAST_SURE = 0.9, 0.8  # probability from which an assignment is sure, and the smallest share of sure patients
+MOST_DISAGREEING = 0.1  # largest share of patients whom gate and centroids assign to different subgroups
+NEAR_CHANCE = 0.1  # smallest balanced accuracy of the diagnosis above one half ...
+DEVIATIONS = 2  # ... or this many standard errors, if they are more
 OTHER_COHORT = "Look for the same subgroups in another cohort, and at outcomes that nobody trained on."
 
 
@@ -178,3 +186,40 @@ def _not_shown(stability: pd.DataFrame, choice: Choice | None, doubts: Sequence[
 
 def _joined(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def alarms(diagnosis: np.ndarray, found: Prediction, class_bacc: float | None) -> list[str]:
+    """Warnings in plain sentences; an empty list is good news."""
+    ill = np.asarray(diagnosis) == 1
+    if not ill.any():
+        return []
+    said, subgroup = [], found.subgroup[ill]
+    share = np.bincount(subgroup.argmax(1), minlength=subgroup.shape[1]) / len(subgroup)
+    said += [
+        f"Subgroup {subgroup_letter(int(k))} holds {share[k]:.0%} of the held-out patients. So small a subgroup is "
+        "often a handful of unusual images or subjects and not a kind of the disease: look at its members first."
+        for k in np.flatnonzero(share < SMALL)
+    ]
+    sure = np.mean(subgroup.max(axis=1) >= SURE)
+    # K-means has no gate: its proportions of distances are not probabilities and seldom near 1
+    if found.by_centroid is not None and sure < LEAST_SURE:
+        said.append(
+            f"Only {sure:.0%} of the held-out patients belong to their subgroup with a probability of at least {SURE}. "
+            "The others lie between the subgroups: the patients may form a continuum rather than subgroups."
+        )
+    if found.by_centroid is not None:
+        differ = np.mean(found.by_centroid[ill].argmax(1) != subgroup.argmax(1))
+        if differ > MOST_DISAGREEING:
+            said.append(
+                f"The two ways to assign a patient differ for {differ:.0%} of the held-out patients: by the gate (the "
+                "part of the network that assigns subgroups), and by the nearest centroid (the mean of a subgroup). "
+                "The subgroups do not carry over well to new patients."
+            )
+    if class_bacc is not None:
+        error = np.sqrt(0.25 / max(ill.sum(), 1) + 0.25 / max((~ill).sum(), 1)) / 2
+        if class_bacc < 0.5 + max(NEAR_CHANCE, DEVIATIONS * error):
+            said.append(
+                f"Held-out patients are hardly told from controls (balanced accuracy {class_bacc:.2f}, where chance is "
+                "0.50). Subgroups found by contrast with controls then mean little."
+            )
+    return said

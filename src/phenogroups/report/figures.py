@@ -180,15 +180,8 @@ def film_figure(film: np.ndarray, epochs: np.ndarray, ratio: np.ndarray, subgrou
         )
         square(ax, everywhere)
         ax.set_title(f"epoch {epochs[frame]}", fontsize=7)
-    parts[0].legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=4,
-        fontsize=6,
-        markerscale=2,
-        columnspacing=1,
-        handletextpad=0.2,
-    )
+    look = {"fontsize": 6, "markerscale": 2, "columnspacing": 1, "handletextpad": 0.2}
+    parts[0].legend(handles=handles, loc="outside lower center", ncols=4, **look)
     if known.any():
         ax = parts[1].subplots()
         ax.plot(epochs[known], ratio[known], color="#000000", marker="." if known.sum() < 30 else None)

@@ -22,8 +22,8 @@ from phenogroups.evaluation.confounds import Followed
 from phenogroups.evaluation.projection import film_frames, principal_axes, some_rows, umap_axes
 from phenogroups.evaluation.saliency import (
     REFERENCES,
-    is_no_luck,
-    marks_what_matters,
+    beats_random_maps,
+    map_score,
     saliency,
     smoothed,
     some_patients,
@@ -71,7 +71,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Material:
-    """Everything that is not in the other files of the run folder; None where it does not exist.
+    """What the page needs and the other files of the run folder do not hold; None where it does not exist.
 
     Arrays name their kinds of numbers, as NumPy does, and their sizes, where equal letters are equal sizes: n subjects
     shown, k subgroups, t truths, g pictures, m maps, f features. An ellipsis is up to three free sizes.
@@ -105,7 +105,7 @@ class Material:
     mapped: Annotated[np.ndarray, "iu", ("m",)]  # positions in the gallery
     maps: Annotated[np.ndarray, "f", ("m", ...)]  # what speaks for the subgroup, at most 1
     mean_maps: Annotated[np.ndarray, "f", ("k", ...)]  # their mean
-    map_test: Annotated[np.ndarray | None, "f", ("k",)]  # mean of `marks_what_matters`; maps that fail it are zero
+    map_test: Annotated[np.ndarray | None, "f", ("k",)]  # mean of `map_score`; maps that fail it are zero
     difference: Annotated[np.ndarray | None, "f", ("k", ...)]  # mean image less that of the other patients
     bars: Annotated[np.ndarray | None, "f", ("n", "f")]  # deviations from controls, in theirs
     gallery_bars: Annotated[np.ndarray | None, "f", ("g", "f")]
@@ -155,7 +155,7 @@ class Material:
             check_types(material)
             material.check()
             return material
-        except Exception as error:  # it is a stranger's, and so is what NumPy and pandas make of it
+        except Exception as error:  # the file may come from elsewhere and make NumPy or pandas raise anything
             raise RunError(f"Expected {path} as it was written. Received: {error}.") from error
 
     def check(self) -> None:
@@ -254,7 +254,7 @@ def gather(
             "map_test": map_test, "features": [], **_strips((train, test), evidence.followed, levels),
         }  # fmt: skip
         flat = [fit_into(montage(one[None]), side) for one in maps]
-    flat = [one / max(np.max(one, initial=0), 1e-12) for one in flat]  # of each subject its own scale
+    flat = [one / max(np.max(one, initial=0), 1e-12) for one in flat]  # each map on its own scale
     truth = np.full(len(test), UNKNOWN) if test.truth is None else test.truth
     known = test.is_patient & (truth != UNKNOWN)
     values: dict[str, Any] = dict.fromkeys(f.name for f in fields(Material)) | {
@@ -264,7 +264,7 @@ def gather(
         "warnings": list(evidence.warnings), "choice": evidence.choice, "confounds": evidence.confounds,
         "verdict": evidence.verdict, "stability": evidence.stability,
         "profiles": evidence.profiles, "criteria": evidence.criteria,
-        "covariates": _plain(test.covariates.iloc[shown, :COVARIATES]),
+        "covariates": shown_covariates(test, shown),
         "shown": len(train) + shown, "truth": truth[shown].astype(np.int32), "points": points.astype(np.float32),
         "share": share.astype(np.float32), "umap": umap_axes(seen.embedding, new.embedding[shown]),
         "gallery": len(train) + gallery, "gallery_subgroup": of_subgroup, "gallery_borderline": borderline,
@@ -275,17 +275,6 @@ def gather(
         counts = np.bincount(cells, minlength=k * len(test.truth_names))
         values["confusion"] = counts.reshape(k, -1)
     return Material(**{**values, **drawn, **film_frames(method, train, before, k)})
-
-
-def subjects_shown(
-    cohort: Cohort, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, list[str], pd.DataFrame, np.ndarray | None]:
-    """Of some subjects: whether patients, truth, its names where it is known, covariates, and small pictures."""
-    truth = np.full(len(rows), UNKNOWN) if cohort.truth is None else cohort.truth[rows]
-    names = list(cohort.truth_names) if (truth != UNKNOWN).any() else []
-    is_table = cohort.inputs.ndim == 2
-    thumbnails = None if is_table else draw_inputs(cohort, rows, THUMBNAIL, grey_levels(cohort, rows))
-    return cohort.is_patient[rows], truth, names, _plain(cohort.covariates.iloc[rows, :COVARIATES]), thumbnails
 
 
 def _strips(
@@ -322,29 +311,30 @@ def _tested(
     maps: list[np.ndarray], method: Method, test: Cohort, rows: np.ndarray, of_subgroup: np.ndarray,
     instead: np.ndarray, k: int,
 ) -> tuple[list[np.ndarray], np.ndarray]:  # fmt: skip
-    """Maps, zero in subgroups whose maps may mark nothing; and how well those of each subgroup do."""
+    """Maps, set to zero in subgroups whose maps are no better than random ones; and the mean score of each subgroup."""
     each = zip(rows, of_subgroup, maps, strict=True)
-    shares = np.array([marks_what_matters(method, test, int(r), int(i), one, instead) for r, i, one in each])
+    shares = np.array([map_score(method, test, int(r), int(i), one, instead) for r, i, one in each])
     of_each = [shares[of_subgroup == i] for i in range(k)]
-    passes = np.array([is_no_luck(some) for some in of_each])
+    passes = np.array([beats_random_maps(some) for some in of_each])
     shown = [one * passes[i] for one, i in zip(maps, of_subgroup, strict=True)]
     return shown, np.array([some.mean() if len(some) else 0.0 for some in of_each])
 
 
 def _styles_of_truth(found: np.ndarray, truth: np.ndarray, k: int, n_truths: int) -> list[int]:
-    """Each truth has the style of the subgroup matched to it; unmatched ones take the styles that follow."""
+    """The style of each truth is that of the subgroup matched to it; unmatched truths take the next free styles."""
     mapping = match_labels(found, truth, k)
     free = iter(range(k, k + n_truths))
     owner = {int(name): i for i, name in enumerate(mapping)}
     return [owner[i] if i in owner else next(free) for i in range(n_truths)]
 
 
-def _plain(covariates: pd.DataFrame) -> pd.DataFrame:
-    """Numbers as numbers, all else as words."""
-    columns = {}
-    for name, values in covariates.items():
+def shown_covariates(cohort: Cohort, rows: np.ndarray) -> pd.DataFrame:
+    """The first covariates of some subjects: numbers as float, everything else as text."""
+
+    def plain(values: pd.Series) -> Any:
         if pd.api.types.is_numeric_dtype(values):
-            columns[str(name)] = values.to_numpy(dtype=float)
-        else:
-            columns[str(name)] = [None if pd.isna(value) else str(value) for value in values]
-    return pd.DataFrame(columns, index=range(len(covariates)))
+            return values.to_numpy(dtype=float)
+        return [None if pd.isna(value) else str(value) for value in values]
+
+    covariates = cohort.covariates.iloc[rows, :COVARIATES]
+    return pd.DataFrame({str(name): plain(values) for name, values in covariates.items()}, index=range(len(rows)))

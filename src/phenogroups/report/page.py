@@ -4,7 +4,7 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.resources import files
@@ -35,6 +35,7 @@ from phenogroups.report.page_data import (
     subgroup_cards,
     subgroup_rows,
 )
+from phenogroups.report.pictures import image_url
 from phenogroups.report.run_folder import Run, subgroup_numbers
 from phenogroups.report.tables import (
     association_rows,
@@ -52,7 +53,7 @@ ON_PAGE = ("embedding", "confidence", "criteria", "diagnosis", "film", "history"
 
 
 def run_figures(run: Run) -> dict[str, Callable[[], Figure]]:
-    """How to draw every figure that this run has material for, by the name of its file."""
+    """Functions that draw the figures of this run, by the name of the file."""
     m, held_out = run.material, run.held_out
     ill = (held_out["diagnosis"] == "patient").to_numpy()
     own = subgroup_numbers(held_out["subgroup"])
@@ -83,18 +84,17 @@ def write_figures(run: str | Path, folder: str | Path) -> list[Path]:
     """Every figure of a run as PNG and SVG."""
     read = Run.read(run)
     with drawing(run):
-        return save_figures(run_figures(read), folder)
+        return save_figures(((name, drawn()) for name, drawn in run_figures(read).items()), Path(folder))
 
 
-def save_figures(made: Mapping[str, Callable[[], Figure]], folder: str | Path) -> list[Path]:
-    folder = Path(folder)
+def save_figures(figures: Iterable[tuple[str, Figure]], folder: Path) -> list[Path]:
+    """Each named figure as PNG and SVG."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"Expected a folder for the figures. Received: {error}.") from error
     paths = []
-    for name, drawn in made.items():
-        figure = drawn()
+    for name, figure in figures:
         for kind in ("png", "svg"):
             paths.append(folder / f"{name}.{kind}")
             write_whole(paths[-1], as_file(figure, kind))
@@ -146,13 +146,17 @@ def page_of(run: Run) -> str:
         stability=stability_rows(m.stability),
         confounds=association_rows(m.confounds) or _table(m.confounds),
         profiles=_table(_without_zeros(m.profiles)),
-        tests=criteria_rows(m.criteria),
-        criteria=_table(m.criteria),
-        criteria_words=criteria_words(m.criteria),
         whom=run.reference,
-        made=_made(run.recipe),
-        recipe=list(_flat(run.recipe)),
+        **_appendix(run.recipe, m.criteria),
     )
+
+
+def _appendix(recipe: Mapping[str, Any], criteria: pd.DataFrame | None) -> dict[str, Any]:
+    """How the number of subgroups was tested and how the run was made."""
+    return {
+        "tests": criteria_rows(criteria), "criteria": _table(criteria), "criteria_words": criteria_words(criteria),
+        "made": _made(recipe), "recipe": list(_flat(recipe)),
+    }  # fmt: skip
 
 
 def write_page_of_none(
@@ -184,15 +188,11 @@ def write_page_of_none(
         patients=int(cohort.is_patient.sum()),
         share=f"{share.sum():.0%}",
         axes=axis_cards(cohort, vectors, feature_names),
-        tests=criteria_rows(criteria),
-        criteria=_table(criteria),
-        criteria_words=criteria_words(criteria),
         figures={
             "embedding": _embedded(draw.embedding_figure(points, share, [panel], cohort.is_patient)),
             "criteria": _embedded(draw.criteria_figure(criteria)),
         },
-        made=_made(recipe),
-        recipe=list(_flat(recipe)),
+        **_appendix(recipe, criteria),
     )
     write_whole(Path(folder) / PAGE, html)
 
@@ -255,10 +255,8 @@ def _embedded(figure: Figure, dpi: int = 220, shown_dpi: int = 135) -> dict[str,
     figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", pad_inches=0.05, metadata={"Software": None})
     with Image.open(buffer) as picture:
         width, height = (round(side * shown_dpi / dpi) for side in picture.size)
-        small = io.BytesIO()
         # pictures of few colours: a palette is a third of the size
-        picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
-    url = f"data:image/png;base64,{base64.b64encode(small.getvalue()).decode('ascii')}"
+        url = image_url(picture.convert("RGB").quantize(256, dither=Image.Dither.NONE), "png", optimize=True)
     return {"url": url, "width": width, "height": height, "alt": figure.get_label()}
 
 
@@ -288,7 +286,7 @@ def _table(table: pd.DataFrame | None) -> dict[str, Any] | None:
 
 
 def _without_zeros(profiles: pd.DataFrame | None) -> pd.DataFrame | None:
-    """Nobody's missing values need no column."""
+    """Without columns of missing values that are all zero."""
     if profiles is None:
         return None
     counted = [name for name in profiles.columns if str(name).startswith("missing ")]

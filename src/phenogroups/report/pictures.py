@@ -63,16 +63,16 @@ def grey_levels(cohort: Cohort, rows: np.ndarray, most: int = 100) -> tuple[floa
     return float(min(low for low, _ in some)), float(max(high for _, high in some))
 
 
-def data_url(picture: np.ndarray, kind: str = "png", **options: Any) -> str:
+def image_url(image: Image.Image, kind: str, **options: Any) -> str:
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, kind, **options)
+    image.save(buffer, kind, **options)
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def picture_url(picture: np.ndarray) -> str:
     """A photograph is compressed with loss, to a tenth of its size; each pixel of a small picture counts."""
-    is_tiny = max(picture.shape[:2]) <= TINY
-    return data_url(picture) if is_tiny else data_url(picture, "webp", quality=80)
+    image = Image.fromarray(picture)
+    return image_url(image, "png") if max(image.size) <= TINY else image_url(image, "webp", quality=80)
 
 
 def sheet_of(pictures: np.ndarray) -> dict[str, Any]:
@@ -85,4 +85,5 @@ def sheet_of(pictures: np.ndarray) -> dict[str, Any]:
     sheet = sheet.reshape(rows, columns, *pictures.shape[1:]).swapaxes(1, 2)
     flat = sheet.reshape(rows * height, columns * width, *pictures.shape[3:])
     kind = "webp" if rows * height <= SHEET else "jpeg"  # WebP ends at 16,383 pixels
-    return {"url": data_url(flat, kind, quality=80), "width": width, "height": height, "columns": columns}
+    url = image_url(Image.fromarray(flat), kind, quality=80)
+    return {"url": url, "width": width, "height": height, "columns": columns}

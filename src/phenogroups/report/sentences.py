@@ -9,12 +9,11 @@ import pandas as pd
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.properties import plain_name
 from phenogroups.data.study import Study
-from phenogroups.evaluation.alarms import SURE
 from phenogroups.evaluation.confounds import followed, untested
 from phenogroups.evaluation.diagnostics import Diagnostics
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.scores import Scores
-from phenogroups.evaluation.stability import NAMES
+from phenogroups.evaluation.verdict import SURE
 from phenogroups.methods import Consensus, Method, Prediction, name_of
 from phenogroups.methods.consensus import AGREEING
 
@@ -38,14 +37,13 @@ def choice_sentences(choice: Choice) -> list[str]:
 def stability_sentences(table: pd.DataFrame) -> list[str]:
     """How far the same subgroups are found again, and what was not computed."""
     said = [
-        f"{row['meaning']}: {row['agreement']:.2f}"
-        + ("" if np.isnan(row["by_chance"]) else f" (in patients without subgroups {row['by_chance']:.2f})")
+        f"{row['meaning'][0].upper()}{row['meaning'][1:]}: {row['agreement']:.2f}"
+        + ("." if np.isnan(row["by_chance"]) else f" ({row['by_chance']:.2f}).")
         for _, row in table.dropna(subset=["agreement"]).iterrows()
     ]
-    missing = " or ".join(NAMES.get(what, what) for what in table.loc[table["agreement"].isna(), "what"])
-    again = "Are the same subgroups found again? Agreement is 1 for the same subgroups and 0 for chance."
-    sentences = [f"{again} {'; '.join(one[0].upper() + one[1:] for one in said)}."] if said else []
-    return sentences + ([f"Not computed: whether {missing}."] if missing else [])
+    again = "Are the same subgroups found again? Agreement is 1 for the same subgroups; in brackets, what chance gives."
+    missing = ", and whether ".join(table.loc[table["agreement"].isna(), "meaning"])
+    return ([" ".join([again, *said])] if said else []) + ([f"Not computed: whether {missing}."] if missing else [])
 
 
 def summary(
@@ -97,7 +95,7 @@ def summary(
     if scores.class_bacc is not None and new.diagnosis is not None:
         called = new.diagnosis > 0.5
         said["apart"] = [
-            f"Held-out patients are told from controls with a balanced accuracy of {scores.class_bacc:.3f}: "
+            f"Held-out patients are distinguished from controls with a balanced accuracy of {scores.class_bacc:.3f}: "
             f"{np.sum(called & ill)} of {ill.sum()} patients and {np.sum(~called & ~ill)} of {np.sum(~ill)} controls "
             "are recognised as such."
         ]

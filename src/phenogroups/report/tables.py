@@ -1,7 +1,7 @@
 """Tables for the terminal, for the page and for LaTeX."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,12 +47,8 @@ CAPTION = (
 
 def score_table(rows: dict[str, Scores]) -> Table:
     """One row per name for the terminal; a score that is None in all rows gets no column."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("", no_wrap=True)
     columns = defined(rows)
-    for column in columns:
-        words = SCORE_NAMES[column].split()
-        table.add_column(SCORE_NAMES[column], justify="right", min_width=max(map(len, words)))  # words stay whole
+    table = _terminal_table("", [SCORE_NAMES[column] for column in columns])
     for name, scores in rows.items():
         table.add_row(name, *(format_score(getattr(scores, column)) for column in columns))
     return table
@@ -60,12 +56,17 @@ def score_table(rows: dict[str, Scores]) -> Table:
 
 def known_table(known: pd.DataFrame) -> Table:
     """Patients by subgroup found (rows) and by what is known of them (columns), for the terminal."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("subgroup", no_wrap=True)
-    for name in known.columns:
-        table.add_column(Text(str(name)), justify="right")
+    table = _terminal_table("subgroup", map(str, known.columns))
     for letter, counts in known.iterrows():
         table.add_row(str(letter), *map(str, counts))
+    return table
+
+
+def _terminal_table(first: str, others: Iterable[str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(first, no_wrap=True)
+    for name in others:  # text, never markup; words stay whole
+        table.add_column(Text(name), justify="right", min_width=min(max(map(len, name.split()), default=1), 12))
     return table
 
 
@@ -153,11 +154,8 @@ def shown_columns(summary: pd.DataFrame) -> list[str]:
 
 def comparison_table(summary: pd.DataFrame) -> Table:
     """The paper's table for the terminal; the best of a column is bold, with a star if it beats every other method."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("", no_wrap=True)
     columns = shown_columns(summary)
-    for column in columns:
-        table.add_column(TITLES[column].replace(" ", "\n"), justify="right", no_wrap=True)
+    table = _terminal_table("", [TITLES[column].replace(" ", "\n") for column in columns])
     for _, of_kind in summary.groupby("kind", sort=False):
         for i, row in enumerate(of_kind.to_dict("records")):
             cells = [Text(_shown(row, column) + star, style) for column, star, style in _marks(summary, row, columns)]

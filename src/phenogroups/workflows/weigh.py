@@ -8,14 +8,13 @@ import torch
 
 from phenogroups.clustering.structure import steps
 from phenogroups.data.cohort import Cohort, subgroup_letter
-from phenogroups.evaluation.alarms import alarms
 from phenogroups.evaluation.confounds import Followed, associations, followed
 from phenogroups.evaluation.number import Choice, decide, disease_vectors
 from phenogroups.evaluation.number import stability as agreement_of_runs
 from phenogroups.evaluation.persons import Agreement, persons_agreement
 from phenogroups.evaluation.profiles import profiles
 from phenogroups.evaluation.stability import enough_for_halves, some_of_each, stability
-from phenogroups.evaluation.verdict import Verdict, judge
+from phenogroups.evaluation.verdict import Verdict, alarms, judge
 from phenogroups.methods import Method, Prediction
 
 TESTED = 750  # patients, and as many controls, by whom a number of subgroups that was given is tested
