@@ -1,6 +1,7 @@
 """Properties of images that subgroups follow are shown by the patients at both ends, where the warning stands."""
 
 import re
+from dataclasses import replace
 from html import unescape
 
 import numpy as np
@@ -64,12 +65,8 @@ def test_strips_are_made_again_from_the_folder_and_are_few(run):
 
 
 def test_a_warning_beside_the_verdict_has_its_strip_too(make_run, evidence, tmp_path):
-    from dataclasses import replace
-
-    of_images = [
-        Followed(f"{name}", "image", False, f"They follow {name}.", (f"image_{name}",)) for name in ("contrast",)
-    ]
-    warned = replace(evidence, warnings=("They follow contrast.",), followed=tuple(of_images))
+    follows = Followed("contrast", "image", False, "They follow contrast.", ("image_contrast",))
+    warned = replace(evidence, warnings=("They follow contrast.",), followed=(follows,))
     html = (make_run(tmp_path / "run", evidence=warned, film=False)[0] / "report.html").read_text(encoding="utf-8")
     (name, content), *others = STRIP.findall(html)
     assert (name, others) == ("contrast", [])

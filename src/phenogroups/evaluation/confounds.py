@@ -21,18 +21,8 @@ from scipy.stats import rankdata
 
 from phenogroups.data.cohort import subgroup_letter
 from phenogroups.data.properties import WORDS, plain_name
-from phenogroups.evaluation.variables import (
-    Variable,
-    blocks,
-    chunks,
-    holm,
-    one_hot,
-    permutation_p,
-    permuted_squares,
-    scores_of,
-    unit_columns,
-    variable,
-)
+from phenogroups.evaluation import variables
+from phenogroups.evaluation.variables import Variable, holm, variable
 
 ALARM = 0.01  # greatest corrected p of a warning: at 0.05, one sound cohort in twenty would be warned of
 NEGLIGIBLE = 0.1  # smallest effect of a warning, however small its p; 0.1 is "small" by Cohen's convention
@@ -260,9 +250,9 @@ def _tested(
     tested = [column for column, reason in zip(columns, reasons, strict=True) if reason is None]
     found: list[dict[str, object]] = []
     if tested:
-        a, sides = unit_columns(membership), [scores_of(column) for column in tested]
+        a, sides = variables.unit_columns(membership), [variables.scores_of(column) for column in tested]
         ends = np.cumsum([b.shape[1] for b in sides])[:-1]
-        squares = permuted_squares(a, np.concatenate(sides, axis=1), member, permutations, rng)
+        squares = variables.permuted_squares(a, np.concatenate(sides, axis=1), member, permutations, rng)
         for column, b, by_chance in zip(tested, sides, np.split(squares, ends, axis=1), strict=True):
             less = float(column.kind == "codes")
             t, chance = np.square(a.T @ b).sum() - less, by_chance.sum(axis=1) - less
@@ -274,7 +264,9 @@ def _tested(
                 for each in (t, *np.quantile(drawn, [0.025, 0.975]))
             )
             interval = {"low": low, "high": min(high, 1.0)}
-            found.append({"value": value, **interval, "p": permutation_p(chance, t), "test": TESTS[column.kind]})
+            found.append(
+                {"value": value, **interval, "p": variables.permutation_p(chance, t), "test": TESTS[column.kind]}
+            )
     numbers = iter(found)
     return [
         {"effect": EFFECTS[column.kind], **(next(numbers) if reason is None else {"test": f"not tested: {reason}"})}
@@ -303,7 +295,7 @@ def _not_testable(column: Variable, membership: np.ndarray, member: np.ndarray) 
         return f"all have the value {column.levels[0] if column.levels else f'{column.values[0]:g}'}"
     if membership.shape[1] < 2:
         return "all are in one subgroup"
-    if sum(lgamma(len(of_size) + 1) for of_size in blocks(member)) < log(LEAST_ARRANGEMENTS):
+    if sum(lgamma(len(of_size) + 1) for of_size in variables.blocks(member)) < log(LEAST_ARRANGEMENTS):
         return "there are too few groups of equal size to shuffle"
     return None
 
@@ -313,13 +305,13 @@ def _resampled(column: Variable, membership: np.ndarray, member: np.ndarray, rng
     member = np.unique(member, return_inverse=True)[1]
     n_groups, k = int(member.max()) + 1, membership.shape[1]
     if column.kind == "codes":
-        x = one_hot(column.values)
+        x = variables.one_hot(column.values)
     else:
         ranks = rankdata(column.values) / len(member)
         x = np.stack([np.ones_like(ranks), ranks, np.square(ranks)], axis=1)
     products = (membership[:, :, None] * x[:, None, :]).reshape(len(member), -1)
     found = np.empty(RESAMPLES)
-    for some in chunks(RESAMPLES, len(member)):
+    for some in variables.chunks(RESAMPLES, len(member)):
         draws = some.stop - some.start
         taken = rng.integers(n_groups, size=(draws, n_groups)) + n_groups * np.arange(draws)[:, None]
         weights = np.bincount(taken.ravel(), minlength=draws * n_groups).reshape(draws, n_groups)[:, member]

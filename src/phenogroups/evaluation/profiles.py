@@ -5,16 +5,8 @@ import pandas as pd
 from scipy.stats import chi2_contingency, kruskal
 from scipy.stats.contingency import expected_freq
 
-from phenogroups.evaluation.variables import (
-    Variable,
-    holm,
-    one_hot,
-    permutation_p,
-    permuted_squares,
-    scores_of,
-    unit_columns,
-    variable,
-)
+from phenogroups.evaluation import variables
+from phenogroups.evaluation.variables import Variable, holm, variable
 
 SMALL = 5  # expected count of a cell below which the p of chi-square is by permutation
 PERMUTATIONS = 9999
@@ -105,7 +97,12 @@ def _compared(one: Variable, assigned: np.ndarray, group: np.ndarray, rng: np.ra
         size, name, test = np.sqrt(statistic / n / (min(counts.shape) - 1)), "Cramer's V", "chi-square"
     repeated = len(np.unique(group)) < n
     if small or repeated:
-        a, b = unit_columns(one_hot(np.unique(assigned, return_inverse=True)[1])), scores_of(one)
-        p = permutation_p(permuted_squares(a, b, group, PERMUTATIONS, rng).sum(axis=1), np.square(a.T @ b).sum())
+        a, b = (
+            variables.unit_columns(variables.one_hot(np.unique(assigned, return_inverse=True)[1])),
+            variables.scores_of(one),
+        )
+        p = variables.permutation_p(
+            variables.permuted_squares(a, b, group, PERMUTATIONS, rng).sum(axis=1), np.square(a.T @ b).sum()
+        )
         test += ", permuted by group" if repeated else ", permuted"
     return {"test": test, "effect": name, "size": float(size), "p": float(p)}

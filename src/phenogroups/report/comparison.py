@@ -17,8 +17,9 @@ from phenogroups.evaluation.projection import EMBEDDED, some_rows
 from phenogroups.evaluation.ranking import ALPHA, COSTS, KINDS, TITLES, summarise
 from phenogroups.evaluation.scores import SCORE_NAMES
 from phenogroups.report.figures import COLORS, COLUMN, GRAY, STYLE, Panel, scatter, shorten, square
-from phenogroups.report.page import comparison_page, save_figures
-from phenogroups.report.sentences import comparison_sentences
+from phenogroups.report.page import embedded, flat, render, save_figures
+from phenogroups.report.page_data import comparison_data
+from phenogroups.report.sentences import comparison_sentence
 from phenogroups.report.tables import DEVIATION, OUTPUTS, latex_table, latex_text, legend, shown_columns, table_rows
 from phenogroups.training.cells import Cell, Found
 from phenogroups.training.run import versions
@@ -80,12 +81,15 @@ def write_comparison(
     if places:
         figures["embeddings"] = methods_figure(places, _panel(scored[rows]), scored.is_patient[rows])
     save_figures(figures.items(), folder)
-    sentences = [*comparison_sentences(study, summary, about), *legend(summary), *failures]
+    sentences = [comparison_sentence(study, summary, about), *legend(summary), *failures]
     settings = {cell.method: cell.settings for cell in found if cell.seed == 0}
-    page = comparison_page(
-        scored, rows, places, title=f"Methods compared on {study.cohort.name}", sentences=sentences,
-        columns=[TITLES[column] for column in shown_columns(summary)], table=table_rows(summary),
-        figures=figures, recipe={"study": about_study(study), "settings": settings, "versions": versions()},
+    columns = shown_columns(summary)
+    recipe = {"study": about_study(study), "settings": settings, "versions": versions()}
+    page = render(
+        "compare.html.j2", data=comparison_data(scored, rows, places), sentences=sentences, methods=list(places),
+        title=f"Methods compared on {study.cohort.name}", columns=[TITLES[column] for column in columns],
+        table=table_rows(summary, columns), figures={name: embedded(figure) for name, figure in figures.items()},
+        subjects=len(rows), recipe=list(flat(recipe)),
     )  # fmt: skip
     write_whole(folder / "compare.html", page)
     write_whole(folder / "compare.json", json.dumps(whole, indent=1, allow_nan=False) + "\n")

@@ -18,25 +18,10 @@ from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import UNKNOWN, Cohort
 from phenogroups.data.untrusted import check_types, parse_json, read_limited
 from phenogroups.data.writing import write_whole
+from phenogroups.evaluation import typical
 from phenogroups.evaluation.confounds import Followed
 from phenogroups.evaluation.projection import film_frames, principal_axes, some_rows, umap_axes
-from phenogroups.evaluation.saliency import (
-    REFERENCES,
-    beats_random_maps,
-    map_score,
-    saliency,
-    smoothed,
-    some_patients,
-)
-from phenogroups.evaluation.typical import (
-    control_scale,
-    deviations,
-    exemplars,
-    mean_deviations,
-    mean_differences,
-    mean_maps,
-    most_different,
-)
+from phenogroups.evaluation.saliency import REFERENCES, beats_random_maps, map_score, saliency, smoothed, some_patients
 from phenogroups.evaluation.verdict import Verdict
 from phenogroups.methods.base import Method, means_of
 from phenogroups.methods.prediction import Prediction
@@ -221,7 +206,7 @@ def gather(
     means = means_of(seen.embedding, before, k)
     shown = some_rows(len(test), SHOWN)
     points, share = principal_axes(seen.embedding, new.embedding[shown], 3)
-    chosen = [exemplars(new, found, means, i) for i in range(k)]
+    chosen = [typical.exemplars(new, found, means, i) for i in range(k)]
     gallery = np.concatenate([rows for rows, _ in chosen]).astype(int)
     of_subgroup = np.repeat(np.arange(k), [len(rows) for rows, _ in chosen])
     borderline = np.concatenate([is_borderline for _, is_borderline in chosen]).astype(bool)
@@ -232,13 +217,13 @@ def gather(
     maps = [smoothed(saliency(method, test, int(gallery[i]), int(of_subgroup[i]), references)) for i in mapped]
     is_table = train.inputs.ndim == 2
     if is_table:
-        scale = control_scale(train)
-        means_z = np.stack([mean_deviations(train, before == i, scale) for i in range(k)])
-        features = most_different(means_z, FEATURES)
+        scale = typical.control_scale(train)
+        means_z = np.stack([typical.mean_deviations(train, before == i, scale) for i in range(k)])
+        features = typical.most_different(means_z, FEATURES)
         names = list(feature_names or [f"feature {j}" for j in range(train.inputs.shape[1])])
         drawn: dict[str, Any] = {
-            "bars": deviations(test, shown, scale)[:, features],
-            "gallery_bars": deviations(test, gallery, scale)[:, features],
+            "bars": typical.deviations(test, shown, scale)[:, features],
+            "gallery_bars": typical.deviations(test, gallery, scale)[:, features],
             "mean_bars": means_z[:, features], "features": [str(names[j]) for j in features],
         }  # fmt: skip
         flat = [one[features] for one in maps]
@@ -246,7 +231,7 @@ def gather(
         levels = grey_levels(test, shown)
         side = int(np.clip(PICTURE * (PICTURES / max(len(gallery), 1)) ** 0.5, LEAST_PICTURE, PICTURE))
         maps, map_test = _tested(maps, method, test, gallery[mapped], of_subgroup[mapped], references.mean(axis=0), k)
-        difference = mean_differences(train, before, k)
+        difference = typical.mean_differences(train, before, k)
         drawn = {
             "thumbnails": draw_inputs(test, shown, THUMBNAIL, levels),
             "pictures": draw_inputs(test, gallery, side, levels),
@@ -255,6 +240,7 @@ def gather(
         }  # fmt: skip
         flat = [fit_into(montage(one[None]), side) for one in maps]
     flat = [one / max(np.max(one, initial=0), 1e-12) for one in flat]  # each map on its own scale
+    maps, mean_maps = typical.mean_maps(flat, of_subgroup[mapped], k)
     truth = np.full(len(test), UNKNOWN) if test.truth is None else test.truth
     known = test.is_patient & (truth != UNKNOWN)
     values: dict[str, Any] = dict.fromkeys(f.name for f in fields(Material)) | {
@@ -268,7 +254,7 @@ def gather(
         "shown": len(train) + shown, "truth": truth[shown].astype(np.int32), "points": points.astype(np.float32),
         "share": share.astype(np.float32), "umap": umap_axes(seen.embedding, new.embedding[shown]),
         "gallery": len(train) + gallery, "gallery_subgroup": of_subgroup, "gallery_borderline": borderline,
-        "mapped": mapped, **dict(zip(("maps", "mean_maps"), mean_maps(flat, of_subgroup[mapped], k), strict=True)),
+        "mapped": mapped, "maps": maps, "mean_maps": mean_maps,
     }  # fmt: skip
     if known.any():
         cells = found[known] * len(test.truth_names) + truth[known]

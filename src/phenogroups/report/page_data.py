@@ -12,6 +12,7 @@ from phenogroups.report.figures import COLORS, GRAY, MARKERS, overlay, subgroup_
 from phenogroups.report.material import FEATURES, LEAST_PICTURE, THUMBNAIL, shown_covariates
 from phenogroups.report.pictures import draw_inputs, grey_levels, picture_url, sheet_of
 from phenogroups.report.run_folder import Run
+from phenogroups.report.tables import page_table
 
 LEVELS = 16  # kinds of a covariate that still get a colour each
 SCALE = 1000  # coordinates are whole numbers up to this
@@ -277,18 +278,14 @@ def _signed(one: np.ndarray, every: np.ndarray) -> np.ndarray:
     return np.rint(255 * (0.5 + one.astype(np.float32) / limit / 2)).astype(np.uint8)
 
 
-def subgroup_rows(run: Run) -> list[dict[str, Any]]:
-    """One row per subgroup, of patients."""
+def subgroup_rows(run: Run) -> dict[str, Any]:
+    """A table of the subgroups: sizes, and how sure the assignment of held-out patients is."""
     train, held_out = run.sizes("train"), run.sizes("held-out")
     rows = []
     for k in range(run.material.n_subgroups):
         own = run.held_out[run.held_out["subgroup"] == subgroup_letter(k)]
-        rows.append(
-            {
-                "name": subgroup_name(k), "train": train[k], "held_out": held_out[k],
-                "share": f"{held_out[k] / max(sum(held_out), 1):.0%}",
-                "confidence": f"{own['confidence'].median():.2f}" if len(own) else "–",
-                "undecided": int(own["undecided"].sum()) if run.several_runs else "not computed",
-            }
-        )  # fmt: skip
-    return rows
+        share, median = held_out[k] / max(sum(held_out), 1), f"{own['confidence'].median():.2f}" if len(own) else "–"
+        undecided = int(own["undecided"].sum()) if run.several_runs else "not computed"
+        rows.append([subgroup_name(k), train[k], held_out[k], f"{share:.0%}", median, undecided])
+    columns = ["Subgroup", "Training patients", "Held-out patients", "Share", "Median probability", "Undecided"]
+    return page_table(columns, rows)

@@ -167,11 +167,11 @@ def consensus_sentence(method: Consensus, patients: Prediction) -> str:
     )
 
 
-def comparison_sentences(study: Study, summary: pd.DataFrame, about: Mapping[str, Any]) -> list[str]:
-    """Who was trained on and scored; then what the marks of the table mean."""
+def comparison_sentence(study: Study, summary: pd.DataFrame, about: Mapping[str, Any]) -> str:
+    """Who was trained on and who was scored."""
     trained, scored, _ = study.parts(0)
     unit = "train/validation splits" if about["splits"] else "seeds"
-    return [
+    return (
         f"{len(summary)} methods were trained on {len(trained)} subjects of {study.cohort.name} and scored on "
         f"{len(scored)} others, over {about['seeds']} {unit}; {about['subgroups']} subgroups were looked for."
-    ]
+    )

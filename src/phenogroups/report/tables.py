@@ -1,7 +1,7 @@
 """Tables for the terminal, for the page and for LaTeX."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,17 +56,17 @@ def score_table(rows: dict[str, Scores]) -> Table:
 
 def known_table(known: pd.DataFrame) -> Table:
     """Patients by subgroup found (rows) and by what is known of them (columns), for the terminal."""
-    table = _terminal_table("subgroup", map(str, known.columns))
+    table = _terminal_table("subgroup", [Text(str(name)) for name in known.columns])  # never markup
     for letter, counts in known.iterrows():
         table.add_row(str(letter), *map(str, counts))
     return table
 
 
-def _terminal_table(first: str, others: Iterable[str]) -> Table:
+def _terminal_table(first: str, others: Iterable[str | Text]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column(first, no_wrap=True)
-    for name in others:  # text, never markup; words stay whole
-        table.add_column(Text(name), justify="right", min_width=min(max(map(len, name.split()), default=1), 12))
+    for name in others:  # short words stay whole
+        table.add_column(name, justify="right", min_width=min(max(map(len, str(name).split()), default=1), 12))
     return table
 
 
@@ -79,9 +79,19 @@ def format_score(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def with_interval(value: float | None, ends: Sequence[float] | None) -> str:
-    """A score, and its interval where there is one."""
-    return format_score(value) if value is None or ends is None else f"{value:.3f} ({ends[0]:.3f} to {ends[1]:.3f})"
+def page_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], words: Sequence[bool] = ()) -> dict[str, Any]:
+    """A table for the page; `words` are the columns of text."""
+    return {"columns": list(columns), "rows": rows, "words": list(words) or [False] * len(columns)}
+
+
+def score_rows(scores: dict[str, Scores], intervals: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Any]:
+    """Scores for the page, with their intervals where they have one."""
+    columns, rows = defined(scores), []
+    for name, row in scores.items():
+        values = {column: getattr(row, column) for column in columns}
+        ends = {c: " ({:.3f} to {:.3f})".format(*pair) for c, pair in intervals.get(name, {}).items()}
+        rows.append([name, *(format_score(v) + ("" if v is None else ends.get(c, "")) for c, v in values.items())])
+    return page_table(["Scores", *(SCORE_NAMES[column] for column in columns)], rows)
 
 
 def known_rows(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
@@ -89,7 +99,7 @@ def known_rows(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
     share = counts / np.maximum(counts.sum(axis=0), 1)
     cells = [[f"{n} ({part:.0%})" for n, part in zip(*row, strict=True)] for row in zip(counts, share, strict=True)]
     rows = [[subgroup_letter(k), *row, str(counts[k].sum())] for k, row in enumerate(cells)]
-    return {"columns": ["Subgroup found", *names, "all"], "rows": rows, "words": [False] * (len(names) + 2)}
+    return page_table(["Subgroup found", *names, "all"], rows)
 
 
 def criteria_rows(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
@@ -102,7 +112,7 @@ def criteria_rows(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
         cells = [f"{test.values.iloc[i]:.3g}: {'passes' if test.passes.iloc[i] else 'fails'}" for test in asked]
         rows.append([str(row["subgroups"]), *cells, "yes" if row["passes"] else "no"])
     columns = ["Subgroups", *(test.asked for test in asked), "Passes all"]
-    return {"columns": columns, "rows": rows, "words": [True] * len(columns)}
+    return page_table(columns, rows, [True] * len(columns))
 
 
 def criteria_words(criteria: pd.DataFrame | None) -> list[tuple[str, str]]:
@@ -120,7 +130,7 @@ def stability_rows(stability: pd.DataFrame | None) -> dict[str, Any] | None:
         [words[0].upper() + words[1:], *("not computed" if pd.isna(x) else f"{x:.2f}" for x in numbers), str(n)]
         for words, *numbers, n in shown
     ]
-    return {"columns": list(STABILITY), "rows": rows, "words": [True, False, False, False]}
+    return page_table(STABILITY, rows, [True, False, False, False])
 
 
 def association_rows(confounds: pd.DataFrame | None) -> dict[str, Any] | None:
@@ -137,7 +147,7 @@ def association_rows(confounds: pd.DataFrame | None) -> dict[str, Any] | None:
     columns = ["Covariate", *(["Source"] if "source" in confounds else []), "Measure"]
     words = [True] * len(columns)
     columns += [title for among in whom for title in (f"Among {among} (95% interval)", "Corrected p")]
-    return {"columns": columns, "rows": rows, "words": [*words, True, False, True, False]}
+    return page_table(columns, rows, [*words, True, False, True, False])
 
 
 def _association(one: Mapping[Any, Any]) -> tuple[str, str]:
@@ -156,20 +166,25 @@ def comparison_table(summary: pd.DataFrame) -> Table:
     """The paper's table for the terminal; the best of a column is bold, with a star if it beats every other method."""
     columns = shown_columns(summary)
     table = _terminal_table("", [TITLES[column].replace(" ", "\n") for column in columns])
-    for _, of_kind in summary.groupby("kind", sort=False):
-        for i, row in enumerate(of_kind.to_dict("records")):
-            cells = [Text(_shown(row, column) + star, style) for column, star, style in _marks(summary, row, columns)]
-            table.add_row(_named(row), *cells, end_section=i == len(of_kind) - 1)
+    rows = table_rows(summary, columns)
+    for (kind, name, cells), (following, *_) in zip(rows, [*rows[1:], ("",)], strict=True):
+        shown = [Text(text + star, "bold" if is_best else "") for text, star, is_best in cells]
+        table.add_row(name, *shown, end_section=kind != following)
     return table
 
 
-def table_rows(summary: pd.DataFrame) -> list[tuple[str, str, list[tuple[str, bool]]]]:
-    """The same for a page: kind, name, and of each shown column the text and whether it is the best."""
-    columns, rows = shown_columns(summary), []
+def table_rows(summary: pd.DataFrame, columns: Sequence[str]) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:
+    """Kind, name and cells of each method; a cell is its text, a star (or an equally wide blank), and if it is best."""
+    rows = []
     for row in summary.to_dict("records"):
-        marks = _marks(summary, row, columns)
-        cells = [(_shown(row, column) + star.strip(), bool(style)) for column, star, style in marks]
-        rows.append((str(row["kind"]), _named(row), cells))
+        cells = []
+        for column in columns:
+            is_ranked = column in RANKED
+            star = "*" if is_ranked and row[f"{column}_star"] else ""
+            blank = " " * bool(is_ranked and summary[f"{column}_star"].any())
+            cells.append((_shown(row, column), star or blank, bool(is_ranked and row[f"{column}_best"])))
+        partly = f" ({row['seeds']} of {row['seeds'] + row['failed']} seeds)" if row["failed"] and row["seeds"] else ""
+        rows.append((str(row["kind"]), row["method"] + partly, cells))
     return rows
 
 
@@ -181,15 +196,14 @@ def latex_table(summary: pd.DataFrame, caption: str, label: str = "table:compari
         rf"  \begin{{tabular}}{{l{'c' * len(columns)}}}", r"  \hline",
         "  " + " & ".join(["Algorithm", *(TITLES[column] for column in columns)]) + r" \\",
     ]  # fmt: skip
-    for kind, of_kind in summary.groupby("kind", sort=False):
-        lines.append(r"  \hline")
-        for row in of_kind.to_dict("records"):
-            name = latex_text(_named(row)) + " (upper bound)" * (kind == "upper bound")
-            cells = []
-            for column, star, style in _marks(summary, row, columns):
-                text = _shown(row, column).replace("±", r"$\pm$").replace(NO_HEAD, r"$\times$")
-                cells.append((rf"\textbf{{{text}}}" if style else text) + star.strip())
-            lines.append("  " + " & ".join([name, *cells]) + r" \\")
+    before = None
+    for kind, name, cells in table_rows(summary, columns):
+        lines += [r"  \hline"] * (kind != before)
+        before, shown = kind, [latex_text(name) + " (upper bound)" * (kind == "upper bound")]
+        for text, star, is_best in cells:
+            text = text.replace("±", r"$\pm$").replace(NO_HEAD, r"$\times$")
+            shown.append((rf"\textbf{{{text}}}" if is_best else text) + star.strip())
+        lines.append("  " + " & ".join(shown) + r" \\")
     return "\n".join([*lines, r"  \hline", r"  \end{tabular}", r"\end{table}", ""])
 
 
@@ -197,22 +211,6 @@ def latex_text(text: str) -> str:
     """Text with LaTeX's special characters escaped."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
-
-
-def _named(row: Mapping[str, Any]) -> str:
-    """The name of the method, and how many seeds finished if some failed."""
-    partly = row["failed"] and row["seeds"]
-    return row["method"] + (f" ({row['seeds']} of {row['seeds'] + row['failed']} seeds)" if partly else "")
-
-
-def _marks(summary: pd.DataFrame, row: Mapping[str, Any], columns: list[str]) -> Iterator[tuple[str, str, str]]:
-    """For each column: its star, or a blank of the same width, and the style of the best."""
-    for column in columns:
-        if column in COSTS:
-            yield column, "", ""
-            continue
-        star = "*" if row[f"{column}_star"] else " " if summary[f"{column}_star"].any() else ""
-        yield column, star, "bold" if row[f"{column}_best"] else ""
 
 
 def _shown(row: Mapping[str, Any], column: str) -> str:
