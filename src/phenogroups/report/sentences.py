@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from phenogroups.clustering.adjust import column_name
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.properties import plain_name
 from phenogroups.data.study import Study
@@ -56,17 +57,19 @@ def summary(
     tested: Choice | None = None,
     searched: bool = False,
 ) -> dict[str, list[str]]:
-    """The findings in plain sentences, by question; `searched`: the number of subgroups was looked for.
+    """The findings in plain sentences, by question.
 
-    Else it was given; `tested` is then a test of this number alone, if there was one.
+    `searched`: the number of subgroups was searched for; otherwise it was given, and `tested` is a test of this number
+    alone, if there was one.
     """
     k = new.subgroup.shape[1]
     ill = test.is_patient
     sizes = np.bincount(new.subgroup[ill].argmax(axis=1), minlength=k)
     shares = ", ".join(f"{subgroup_letter(i)} {n / sizes.sum():.0%} ({n})" for i, n in enumerate(sizes))
     controls = f"contrasted with {(~train.is_patient).sum()} controls" if method.needs_controls else "without controls"
-    if method.covariates and not method.needs_controls:
-        adjusted = ", ".join(method.covariates)
+    one_run = method.run(0) if isinstance(method, Consensus) else method
+    adjusted = ", ".join(map(column_name, getattr(one_run, "adjust", ())))
+    if adjusted and not method.needs_controls:
         controls = (
             f"adjusted for {adjusted} as seen in {(~train.is_patient).sum()} controls, but not contrasted with them"
         )
@@ -134,7 +137,7 @@ def diagnostics_sentences(found: Diagnostics) -> list[str]:
             "as the nearest)."
             if ratio < NEARER
             else f"One subgroup lies nearer to the controls than another (which is {ratio:.2f} times as far): it may "
-            "be the mildly ill."
+            "consist of the mildly ill."
         )
     if entropy is not None:
         said.append(
