@@ -68,9 +68,7 @@ def associations(
         )
     member = np.unique(np.arange(len(diagnosis)) if group is None else np.asarray(group), return_inverse=True)[1]
     columns = [variable(str(name), column) for name, column in covariates.items()]
-    others = how_taken.drop(
-        columns=[name for name in covariates if name in how_taken]
-    )  # tested as covariates
+    others = how_taken.drop(columns=[name for name in covariates if name in how_taken])  # tested as covariates
     shown = [Variable(str(name), "amount", column.to_numpy(np.float64)) for name, column in others.items()]
     shown = [one for one in shown if len(np.unique(one.values[one.known])) > 1]  # a constant cannot be followed
     source = {one.name: "image" for one in shown} | {one.name: "covariate" for one in columns}

@@ -29,24 +29,12 @@ OTHER_COHORT = "Look for the same subgroups in another cohort, and at outcomes t
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a reader should think of the subgroups, before anything else.
+    """Whether the subgroups of a run can be believed."""
 
-    Parameters
-    ----------
-    answer
-        The verdict in a word or two.
-    headline
-        The verdict in a sentence.
-    why
-        The reasons, in at most two sentences.
-    next_step
-        What to do next, in a sentence.
-    """
-
-    answer: Answer
-    headline: str
-    why: tuple[str, ...]
-    next_step: str
+    answer: Answer  # in a word or two
+    headline: str  # the same in a sentence
+    why: tuple[str, ...]  # at most two sentences
+    next_step: str  # what to do next, in a sentence
 
     def sentence(self) -> str:
         """All of it in one paragraph."""
@@ -57,34 +45,16 @@ class Verdict:
 
 
 def judge(
-    stability: pd.DataFrame,
-    choice: Choice | None,
+    stability: pd.DataFrame,  # of `evaluation.stability`
+    choice: Choice | None,  # test of the number of subgroups; None: it was not tested
     *,
-    searched: bool,
-    followed: Sequence[Followed] = (),
-    persons: Agreement | None = None,
-    doubts: Sequence[str] = (),
-    empty: bool = False,
+    searched: bool,  # the number was searched for; otherwise it was given, and `choice` is a test of this number
+    followed: Sequence[Followed] = (),  # what the subgroups follow
+    persons: Agreement | None = None,  # how often the images of a person agree
+    doubts: Sequence[str] = (),  # other evidence against the subgroups, each as a sentence
+    empty: bool = False,  # a subgroup has no held-out patient
 ) -> Verdict:
-    """The first rule that applies, from artefacts to convincing subgroups.
-
-    Parameters
-    ----------
-    stability
-        The table of `evaluation.stability`.
-    choice
-        Test of the number of subgroups; None: it was not tested.
-    searched
-        Whether the number was searched for; else it was given, and the choice is a test of this number.
-    followed
-        What the subgroups follow.
-    persons
-        How often the images of a person agree.
-    doubts
-        What else speaks against the subgroups, such as patients who lie between them, each as a sentence.
-    empty
-        Whether a subgroup has no held-out patient.
-    """
+    """The first rule that applies, from artefacts to convincing subgroups."""
     if searched and choice is not None and choice.subgroups == 1:
         return no_subgroups(choice)
     artefacts = [one for one in followed if one.artefact]
