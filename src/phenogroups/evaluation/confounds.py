@@ -226,7 +226,7 @@ def untested(table: pd.DataFrame) -> list[str]:
     rows = table[(table["among"] == "patients") & (table["source"] == "covariate")]
     rows = rows[rows["test"].str.startswith("not tested")]
     reasons = [f"{row['covariate']} ({row['test'].removeprefix('not tested: ')})" for _, row in rows.iterrows()]
-    return [f"It was not tested whether subgroups follow these covariates: {'; '.join(reasons)}."] if reasons else []
+    return [f"Whether subgroups follow these covariates was not tested: {'; '.join(reasons)}."] if reasons else []
 
 
 def _alarming(row: pd.Series) -> bool:
