@@ -147,8 +147,16 @@ def test_what_controls_do_not_have_may_be_the_disease():
     (one,) = followed(associations(q, cohort.diagnosis, cohort.covariates, images=cohort.image_properties))
     assert not one.artefact
     assert one.name == "the brightness of the images"
-    assert one.words.startswith("The images of subgroup A are darker: of one patient of A and one of another subgroup")
+    assert one.words.startswith("The images of subgroup A are darker: this is true in 100% of all pairs of")
     assert "may be the disease itself" in one.words
+
+
+def test_a_covariate_with_the_name_of_a_property_is_tested_once():
+    cohort, q = planted("image_brightness")
+    covariates = cohort.image_properties[["image_brightness"]]
+    table = associations(q, cohort.diagnosis, covariates, images=cohort.image_properties)
+    assert (table["covariate"] == "image_brightness").sum() == 2  # among patients and among controls
+    assert any("Subgroups follow image_brightness" in said for said in warnings(table))
 
 
 def test_properties_that_subgroups_do_not_follow_are_not_warned_of_and_cost_covariates_no_power():

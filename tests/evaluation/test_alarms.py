@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phenogroups.evaluation.alarms import alarms
+from phenogroups.evaluation.verdict import alarms
 from phenogroups.methods.prediction import Prediction
 
 DIAGNOSIS = np.repeat([1, 0], [100, 100])

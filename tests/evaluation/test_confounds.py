@@ -111,7 +111,7 @@ def test_a_planted_site_effect_is_found_and_said(draw):
     assert "Controls cannot tell the two apart (all have the value A)." in said
     covariates["site"] = np.where(at_a, "A", "B")
     (said,) = warnings(associations(q, ill, covariates))
-    assert "Controls, who have no subgroups, are parted by it too" in said
+    assert "Controls, who have no subgroups, are divided by it too" in said
 
 
 def test_what_may_be_part_of_the_illness_is_said_otherwise(draw):

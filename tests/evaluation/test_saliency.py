@@ -13,9 +13,9 @@ from phenogroups.evaluation.saliency import (
     REFERENCES,
     _log_odds,
     _patches,
+    beats_random_maps,
     expected_gradients,
-    is_no_luck,
-    marks_what_matters,
+    map_score,
     occlusion,
     saliency,
     smoothed,
@@ -92,22 +92,22 @@ class LooksAtOnePlace:
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (12, 16, 14)])
-def test_a_map_passes_where_it_marks_what_matters(shape):
+def test_a_map_passes_where_it_map_score(shape):
     cohort = Cohort(np.ones((1, 1, *shape), np.float32), [1])
     good, bad = np.zeros(shape), np.zeros(shape)
     good[(slice(5),) * len(shape)] = bad[(slice(7, 12),) * len(shape)] = 1
     nothing = np.zeros((1, *shape), np.float32)
-    assert marks_what_matters(LooksAtOnePlace(), cohort, 0, 1, smoothed(good), nothing) > 0.9
-    assert marks_what_matters(LooksAtOnePlace(), cohort, 0, 1, smoothed(bad), nothing) < 0.5
-    assert marks_what_matters(LooksAtOnePlace(), cohort, 0, 1, np.zeros(shape), nothing) == 0  # it marks no place
+    assert map_score(LooksAtOnePlace(), cohort, 0, 1, smoothed(good), nothing) > 0.9
+    assert map_score(LooksAtOnePlace(), cohort, 0, 1, smoothed(bad), nothing) < 0.5
+    assert map_score(LooksAtOnePlace(), cohort, 0, 1, np.zeros(shape), nothing) == 0  # it marks no place
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_maps_that_mark_nothing_pass_in_one_of_twenty(count):
     shares = np.random.default_rng(0).random((20_000, count))
-    assert np.mean([is_no_luck(some) for some in shares]) == pytest.approx(0.05, abs=0.006)
-    assert is_no_luck(np.ones(count))
-    assert not is_no_luck(np.ones(0))
+    assert np.mean([beats_random_maps(some) for some in shares]) == pytest.approx(0.05, abs=0.006)
+    assert beats_random_maps(np.ones(count))
+    assert not beats_random_maps(np.ones(0))
 
 
 def test_a_smoothed_map_keeps_its_sum_and_loses_its_grain():

@@ -59,7 +59,7 @@ NOT_COMPUTED = table(np.nan, np.nan, np.nan)
         (table(), None, {}, "plausible", "given and not tested"),
         (table(), NONE, {"searched": False}, "plausible", "did not pass its test"),
         (table(), replace(FOUND, p=0.02), {}, "plausible", "would look like this with a probability of 0.02"),
-        (table(halves=0.6, chance=0.5), FOUND, {}, "plausible", "hardly truer than in patients without subgroups"),
+        (table(halves=0.6, chance=0.5), FOUND, {}, "plausible", "(agreement 0.60 against 0.50)"),
         (NOT_COMPUTED, FOUND, {"searched": True}, "plausible", "was not computed"),
         (table(), FOUND, {"doubts": ["Only 60% are sure."]}, "plausible", "Only 60% are sure."),
         (table(), FOUND, {"followed": [SYMPTOM]}, "plausible", "Plausible, but the subgroups follow symptom."),

@@ -1,16 +1,19 @@
 """Linear methods that adjust for covariates first, and the model files they leave."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+import nibabel
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from safetensors.torch import load, save
 
 from closeness import assert_same_prediction
 from phenogroups.clustering.adjust import fit_adjustment
 from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.study import Study
+from phenogroups.data.tables import TableSpec
 from phenogroups.methods import build_method, name_of, settings_of
 from phenogroups.workflows.discover import discover
 from phenogroups.workflows.predict import predict_table
@@ -117,3 +120,85 @@ def test_a_run_predicts_from_a_table_with_covariates(aged, tmp_path):
     one.drop(columns="age").to_csv(tmp_path / "ageless.csv", index=False)
     with pytest.raises(CohortError, match="column 'age'"):
         predict_table(tmp_path / "run", tmp_path / "ageless.csv", tmp_path / "out3.csv")
+
+
+@pytest.fixture(scope="module")
+def scanned(tmp_path_factory):
+    """Pictures of two scanners: the files of one are wider and far brighter. Patients are bright above or below."""
+    folder = tmp_path_factory.mktemp("scanned")
+    rng = np.random.default_rng(0)
+    wide, truth = rng.integers(0, 2, 120), rng.integers(0, 2, 120)
+    for i in range(120):
+        picture = rng.normal(60 + 120 * wide[i], 4, (16, 16))
+        if i % 2:
+            picture[8 * truth[i] :][:8] += 25
+        side = 30 + rng.integers(0, 3) if wide[i] else 16 + rng.integers(0, 3)
+        Image.fromarray(picture.clip(0, 255).astype(np.uint8)).resize((int(side), 16)).save(folder / f"{i}.png")
+    table = pd.DataFrame({"scan": [f"{i}.png" for i in range(120)], "dx": np.arange(120) % 2})
+    table.to_csv(folder / "all.csv", index=False)
+    return folder, truth, wide
+
+
+def test_properties_of_files_are_adjusted_for_in_new_subjects_too(scanned, tmp_path):
+    folder, truth, wide = scanned
+    spec = TableSpec(image="scan", diagnosis="dx", reading=replace(TableSpec().reading, size=(16, 16)))
+    cohort = Cohort.from_table(folder / "all.csv", image="scan", diagnosis="dx", reading=spec.reading)
+
+    def part(method, of):
+        labels, ill = method.fit(cohort).predict_subgroup(cohort), cohort.is_patient
+        return max(np.mean(labels[ill] == of[ill]), np.mean(labels[ill] != of[ill]))
+
+    assert part(quick("kmeans"), wide) == 1  # the scanner is all that K-means sees
+    method = quick("kmeans", adjust=("image_width",))
+    assert method.covariates == ("image_width",)
+    assert part(method, truth) > 0.95
+    discover(cohort, quick("kmeans", adjust=("image_width",)), tmp_path / "run", table=asdict(spec))
+    rows = pd.read_csv(folder / "all.csv")[["scan"]]
+    (folder / "broken.png").write_bytes(b"broken")
+    pd.concat([rows[100:], pd.DataFrame({"scan": ["broken.png"]})]).to_csv(folder / "new.csv", index=False)
+    found = predict_table(tmp_path / "run", folder / "new.csv", tmp_path / "out.csv")
+    assert (found.subjects, found.broken) == (21, 1)
+    written = pd.read_csv(tmp_path / "out.csv")
+    kept = pd.read_csv(tmp_path / "run" / "subgroups.csv").set_index("subject").loc[rows["scan"][100:]]
+    np.testing.assert_allclose(written["p_A"][:20], kept["p_A"], rtol=1e-5)
+    same = (written["p_A"][:20] > 0.5).to_numpy()[(np.arange(100, 120) % 2) == 1] == truth[101:120:2]
+    assert max(same.mean(), 1 - same.mean()) > 0.9
+
+
+def test_a_new_file_whose_header_does_not_say_costs_its_row_only(tmp_path):
+    rng = np.random.default_rng(0)
+    for i in range(40):
+        volume = rng.random((6, 6, 6)).astype(np.float32)
+        nibabel.save(nibabel.Nifti1Image(volume, np.diag([1 + i % 3, 1, 1, 1])), tmp_path / f"{i}.nii.gz")
+    names = [f"{i}.nii.gz" for i in range(40)]
+    pd.DataFrame({"scan": names, "dx": np.arange(40) % 4 // 2}).to_csv(tmp_path / "all.csv", index=False)
+    spec = TableSpec(image="scan", diagnosis="dx")
+    cohort = Cohort.from_table(tmp_path / "all.csv", **vars(spec))
+    discover(cohort, quick("kmeans", adjust=("image_voxel_size",)), tmp_path / "run", table=asdict(spec))
+    np.save(tmp_path / "silent.npy", rng.random((1, 6, 6, 6)).astype(np.float32))
+    pd.DataFrame({"scan": ["0.nii.gz", "silent.npy", "1.nii.gz"]}).to_csv(tmp_path / "new.csv", index=False)
+    found = predict_table(tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv")
+    assert found.problems == {1: "has no image_voxel_size in its header, which the model adjusts for"}
+    assert pd.read_csv(tmp_path / "out.csv")["p_A"].notna().tolist() == [True, False, True]
+    with pytest.raises(CohortError, match=r"Expected the covariate 'image_voxel_size'"):
+        discover(replace(cohort, files=pd.DataFrame()), quick("kmeans", adjust=("image_voxel_size",)), tmp_path / "no")
+
+
+def test_a_table_of_features_has_such_names_as_columns(aged, tmp_path):
+    table = pd.DataFrame(aged.inputs, columns=list("vwxyz")).assign(
+        diagnosis=aged.diagnosis, image_brightness=aged.covariates["age"], image_width=aged.covariates["age"] % 7
+    )
+    table.to_csv(tmp_path / "all.csv", index=False)
+    columns = {"features": tuple("vwxyz"), "covariates": ("image_brightness", "image_width")}
+    cohort = Cohort.from_table(tmp_path / "all.csv", **columns)
+    method = quick("kmeans", adjust=columns["covariates"])
+    found = discover(cohort, method, tmp_path / "run", table={"diagnosis": "diagnosis", "reading": {}, **columns})
+    assert found.method.covariates == columns["covariates"]
+    predict_table(tmp_path / "run", tmp_path / "all.csv", tmp_path / "out.csv")
+    expected = found.method.predict_cohort(cohort).subgroup[:, 0]
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["p_A"], expected, rtol=1e-5)
+    table.drop(columns="image_brightness").to_csv(tmp_path / "dark.csv", index=False)
+    with pytest.raises(CohortError, match="column 'image_brightness'"):
+        predict_table(tmp_path / "run", tmp_path / "dark.csv", tmp_path / "out2.csv")
+    with pytest.raises(CohortError, match="column 'image_width'"):
+        Cohort.from_table(table.drop(columns="image_width"), **columns)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from phenogroups.data.examples.drawn import drawn_digits
+from phenogroups.evaluation.confounds import Followed
 from phenogroups.workflows.compare import compare
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -241,6 +242,22 @@ def test_rows_of_pictures_are_full_and_large(visit, many_pictures, width, column
         assert gallery["least"] >= 160
         if gallery["count"] % columns == 0:
             assert set(gallery["rows"]) == {columns}
+
+
+@pytest.mark.parametrize(("width", "rows"), [(400, [4, 4]), (1280, [8])])
+def test_the_ends_of_a_property_stand_side_by_side(visit, make_run, evidence, tmp_path, width, rows):
+    follows = Followed("contrast", "image", False, "They follow contrast.", ("image_contrast",))
+    seen = replace(evidence, warnings=("They follow contrast.",), followed=(follows,))
+    folder, _ = make_run(tmp_path / "run", (1, 20, 20), film=False, evidence=seen)
+    page = visit(folder, width)
+    (strip,) = (one for one in page.evaluate(GALLERIES) if one["count"] == 8 and one["least"] < 160)
+    assert strip["rows"] == rows
+    assert page.evaluate(OVERLAP) == []
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator(".strip .enlarge").nth(4).click()
+    assert "contrast" in page.locator("dialog p").inner_text()
+    assert "(5 of 8)" in page.locator("dialog p").inner_text()
 
 
 # every cell of a table lies in its frame, or can be scrolled to

@@ -126,7 +126,7 @@ def test_patients_are_counted_by_what_is_known_of_them(image_run):
 
 def test_maps_that_may_mark_nothing_are_left_out(make_run, tmp_path, monkeypatch):
     assert "What speaks for it" in Page(html_of(make_run(tmp_path / "good", film=False)[0])).text
-    monkeypatch.setattr("phenogroups.report.material.marks_what_matters", lambda *_: 0.6)
+    monkeypatch.setattr("phenogroups.report.material.map_score", lambda *_: 0.6)
     folder, made = make_run(tmp_path / "bad", film=False)
     text = Page(html_of(folder)).text
     assert "What speaks for it" not in text

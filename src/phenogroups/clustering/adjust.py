@@ -44,8 +44,11 @@ class Adjustment:
         return regressors(cohort, from_bytes(self.columns))
 
     def check_covariates(self, cohort: Cohort) -> None:
-        """Raise where covariates are missing; inputs, on which the others are measured, are not read."""
-        regressors(cohort, [column for column in from_bytes(self.columns) if not is_measured(column[0])])
+        """Raise where a covariate is missing or unusable; properties of images without a column are not looked at."""
+        columns = from_bytes(self.columns)
+        regressors(
+            cohort, [(name, codes) for name, codes in columns if name in cohort.covariates or not is_measured(name)]
+        )
 
     def __call__(self, cohort: Cohort) -> np.ndarray:
         """The cohort's inputs, float32, as if all subjects had the covariates of the mean control."""
@@ -88,7 +91,7 @@ def regressors(cohort: Cohort, columns: Sequence[Any]) -> np.ndarray:
     """(subjects, regressors): one regressor per number, and one indicator per code except the reference code."""
     found = []
     for name, codes in columns:
-        values = _values(cohort, name)
+        values = covariate(cohort, name)
         if codes is None:
             amounts = pd.to_numeric(values, errors="coerce").to_numpy(np.float64, na_value=np.nan)
             _refuse(cohort, ~np.isfinite(amounts), f"a number as covariate {name!r}", values)
@@ -107,7 +110,7 @@ def column_name(asked: str) -> str:
 
 def _column(controls: Cohort, asked: str) -> Column:
     name, marked = column_name(asked), column_name(asked) != asked
-    values = _values(controls, name)
+    values = covariate(controls, name)
     missing = values.isna().to_numpy() | (values.astype(str) == "").to_numpy()
     _refuse(controls, missing, f"the covariate {name!r} of every subject", values)
     codes = None if is_numeric_dtype(values) and not marked else sorted({_code(value) for value in values})
@@ -119,11 +122,14 @@ def _column(controls: Cohort, asked: str) -> Column:
     return name, codes
 
 
-def _values(cohort: Cohort, name: str) -> pd.Series:
-    if name not in cohort.covariates.columns:
-        if is_measured(name) and name in cohort.image_properties:
-            return cohort.image_properties[name]
-        there = ", ".join(map(repr, [*cohort.covariates, *filter(is_measured, cohort.image_properties)])) or "none"
+def covariate(cohort: Cohort, name: str) -> pd.Series:
+    """A property of the images, which new subjects have as well, or else a column of the covariates."""
+    if name in cohort.files:  # no pixel is read
+        return cohort.files[name]
+    if is_measured(name) and name in cohort.image_properties:
+        return cohort.image_properties[name]
+    if name not in cohort.covariates:
+        there = ", ".join(map(repr, [*cohort.covariates, *cohort.image_properties])) or "none"
         raise CohortError(
             f"Expected the covariate {name!r}, which inputs are adjusted for. Received: {there}. Bring it with the "
             "cohort: Cohort(inputs, diagnosis, covariates=...), or --covariates of a table."

@@ -28,8 +28,8 @@ Attempt = Callable[[Callable[[], Any]], Any]
 def read_columns(rows: pd.DataFrame, spec: TableSpec, attempt: Attempt = lambda step: step()) -> dict[str, Any]:
     """The arguments of `Cohort` except its inputs; None where a step failed."""
     optional = [column for column in (spec.group, spec.truth, spec.split) if column is not None]
-    covariates = [name for name in spec.covariates if not is_measured(name)]
-    attempt(lambda: require_columns(rows, [spec.diagnosis, *optional, *covariates]))
+    of_table = [name for name in spec.covariates if spec.image is None or not is_measured(name)]
+    attempt(lambda: require_columns(rows, [spec.diagnosis, *optional, *of_table]))
 
     def column(name: str | None) -> pd.Series | None:
         return rows[name] if name in rows.columns else None

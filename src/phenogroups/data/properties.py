@@ -35,14 +35,27 @@ OF_FILES = {
     "image_field_of_view": ("of a larger field of view", "of a smaller field of view"),
 }
 WORDS = {**OF_NUMBERS, **OF_FILES}
+NAMES = {  # where the name of the column does not say it plainly
+    "image_near_black": "share of nearly black pixels",
+    "image_near_white": "share of nearly white pixels",
+    "image_red": "redness",
+    "image_blue": "blueness",
+    "image_aspect": "ratio of width to height",
+    "image_depth": "number of slices",
+}
 NEAR = 0.02  # share of the range of grey: 5 of 255
 FINE = 24  # pixels a side from which differences between neighbours are measured
 MOST_NUMBERS = 2**18  # voxels of a volume that are measured
 
 
 def is_measured(name: str) -> bool:
-    """Whether a covariate of this name is measured on the images and needs no column in a table."""
-    return name in OF_NUMBERS
+    """Whether a covariate of this name is measured on images or read from their files, without a column of a table."""
+    return name in WORDS
+
+
+def plain_name(name: str) -> str:
+    """A property in plain words."""
+    return NAMES.get(name, name.removeprefix("image_").replace("_", " "))
 
 
 def pixel_properties(inputs: Inputs) -> pd.DataFrame:

@@ -80,6 +80,7 @@ class Study:
                 digest.update("\x1f".join(cohort.group).encode())
                 digest.update(b"" if cohort.truth is None else cohort.truth.tobytes())
                 digest.update(cohort.covariates.to_csv(index=False).encode())
+                digest.update(b"" if cohort.files.empty else cohort.files.to_csv(index=False).encode())
                 digest.update(b"" if cohort.is_test is None else cohort.is_test.tobytes())
             digest.update(b"\x1e")
         return digest.hexdigest()

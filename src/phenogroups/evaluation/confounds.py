@@ -1,13 +1,13 @@
 """Whether subgroups are only age, sex or scanner: their association with every covariate, in patients and in controls.
 
-Patients count for the subgroup they were assigned to. Controls have none and count for all by the gate's probabilities,
-as if drawn by them: a gate that is undecided about controls follows nothing, however faint its leanings are.
+A patient counts for the subgroup to which it was assigned. A control has no subgroup and counts for each with its
+probability by the gate: a gate that is undecided about controls is associated with nothing.
 
-One number serves both, and amounts as well as codes. Let a_k be the subgroups' columns of probabilities, each divided
-by the root of its sum, and b_j those of the codes, or the centred ranks of an amount divided by their length. Then
-T = sum_kj (a_k . b_j)^2, less 1 for codes, is chi-square / n of the table of subgroups and codes, or eta squared of the
-ranks (Kruskal-Wallis H / (n - 1)). Corrected for chance by its mean T0 over permutations, with m its greatest value,
-the effect is sqrt((T - T0) / (m - T0)): Cramer's V, or the correlation ratio eta. 0 is chance, 1 is the same thing.
+One statistic is used for patients and controls, amounts and codes. Let a_k be the columns of subgroup probabilities,
+each divided by the square root of its sum, and b_j those of the codes, or the centred ranks of an amount divided by
+their norm. Then T = sum_kj (a_k . b_j)^2, minus 1 for codes, is chi-square / n of the table of subgroups and codes, or
+eta squared of the ranks (Kruskal-Wallis H / (n - 1)). With T0 its mean over permutations and m its maximum, the effect
+is sqrt((T - T0) / (m - T0)): Cramer's V, or the correlation ratio eta, corrected for chance (0: chance, 1: identical).
 """
 
 import re
@@ -20,27 +20,27 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from phenogroups.data.cohort import subgroup_letter
-from phenogroups.data.properties import WORDS
-from phenogroups.evaluation.shuffling import blocks, chunks, one_hot, share_above, shuffled_squares, side, unit_columns
+from phenogroups.data.properties import WORDS, plain_name
+from phenogroups.evaluation import variables
 from phenogroups.evaluation.variables import Variable, holm, variable
 
-ALARM = 0.01  # corrected p of a warning: at 0.05 every twentieth sound cohort would be warned of
-NEGLIGIBLE = 0.1  # an effect below it is no alarm, however many subjects prove it; 0.1 is "small" in Cohen's words
-# Of pairs of patients, one of a subgroup and one of another, the share in which the same subgroup has more of some
-# property of the image, from which the subgroup may be that property: an illness changes most of them a little
+ALARM = 0.01  # greatest corrected p of a warning: at 0.05, one sound cohort in twenty would be warned of
+NEGLIGIBLE = 0.1  # smallest effect of a warning, however small its p; 0.1 is "small" by Cohen's convention
+# Smallest probability of superiority for a warning about a property of images: of all pairs of a patient of a subgroup
+# and a patient of another, the share in which the first has more of it. Illness changes most properties a little.
 PAIRS = 0.85
-REACHED = 0.7  # of the patients' share at the end of a subgroup, from which controls vary as patients do
-LARGE = 0.5  # an effect of which a nuisance is likely all there is; 0.5 is "large" in Cohen's words
+REACHED = 0.7  # ratio of controls to patients at both ends of a property, from which controls vary as patients do
+LARGE = 0.5  # effect from which a nuisance likely explains the subgroups; 0.5 is "large" by Cohen's convention
 PERMUTATIONS = 4999  # at least
 RESAMPLES = 1000
 ROUNDING = 1e-12  # share of the squares of ranks below which a variance is rounding error
-LEAST_KNOWN = 20  # subjects whose covariate is known, for a test
-LEAST_SHARED = 5  # subjects with the same code; rarer codes count together as one
-LEAST_ARRANGEMENTS = 1000  # of groups, without which no p is small
+LEAST_KNOWN = 20  # smallest number of known values for a test
+LEAST_SHARED = 5  # smallest number of subjects with a code; rarer codes are joined into one
+LEAST_ARRANGEMENTS = 1000  # smallest number of permutations of groups for a test
 OTHER = "other"
 EFFECTS = {"codes": "Cramer's V", "amount": "eta of ranks"}
 TESTS = {"codes": "chi-square, permuted", "amount": "Kruskal-Wallis, permuted"}
-# what may look like illness and is none; other covariates may be part of the illness
+# covariates that are not illness; others may be part of it
 NUISANCE = re.compile(
     r"(?i)(^|[^a-z])(age|sex|gender|site|cent(er|re)|hospital|scanner|machine|device|batch|vendor)s?($|[^a-z])"
 )
@@ -54,10 +54,10 @@ def associations(
     seed: int = 0,
     images: pd.DataFrame | None = None,  # the same of how pictures were taken: Cohort.image_properties
 ) -> pd.DataFrame:
-    """A row per covariate among patients and among controls: effect with a 95 % interval, p, and p corrected (Holm).
+    """One row per covariate among patients and among controls: effect with 95 % interval, p, and p corrected (Holm).
 
-    p is by permutation of whole groups among those of equal size, the interval by bootstrap of groups. Covariates and
-    properties of images are corrected apart, so that a dozen properties do not hide what follows age.
+    p is by permutation of whole groups among groups of equal size, the interval by bootstrap of groups. Covariates and
+    properties of images are corrected separately, so that a dozen properties do not cost the covariates power.
     """
     subgroup, diagnosis = np.asarray(subgroup, np.float64), np.asarray(diagnosis)
     how_taken = pd.DataFrame(index=covariates.index) if images is None else images
@@ -68,32 +68,32 @@ def associations(
         )
     member = np.unique(np.arange(len(diagnosis)) if group is None else np.asarray(group), return_inverse=True)[1]
     columns = [variable(str(name), column) for name, column in covariates.items()]
-    shown = [Variable(str(name), "amount", column.to_numpy(np.float64)) for name, column in how_taken.items()]
-    shown = [one for one in shown if len(np.unique(one.values[one.known])) > 1]  # all of one width: nothing to follow
+    others = how_taken.drop(columns=[name for name in covariates if name in how_taken])  # tested as covariates
+    shown = [Variable(str(name), "amount", column.to_numpy(np.float64)) for name, column in others.items()]
+    shown = [one for one in shown if len(np.unique(one.values[one.known])) > 1]  # a constant cannot be followed
     source = {one.name: "image" for one in shown} | {one.name: "covariate" for one in columns}
     columns += shown
-    permutations = max(PERMUTATIONS, round(4 * len(columns) / ALARM))  # so that the least p outlives its correction
+    permutations = max(PERMUTATIONS, round(4 * len(columns) / ALARM))  # the smallest corrected p is then below ALARM
     rng = np.random.default_rng(seed)
     rows = []
     hard = np.eye(subgroup.shape[1])[subgroup.argmax(axis=1)]
     of_controls = {column.name: column[diagnosis == 0] for column in columns}
     kinds = (("patients", diagnosis == 1, hard), ("controls", diagnosis == 0, subgroup))
     for among, who, membership in kinds:
-        together: dict[bytes, list[Variable]] = defaultdict(list)  # those known of the same subjects share permutations
+        together: dict[bytes, list[Variable]] = defaultdict(list)  # columns known of the same subjects
         for column in columns:
             together[column[who].known.tobytes()].append(column[who])
         for alike in together.values():
             known = alike[0].known
-            found = _tested(
-                [one[known] for one in alike], membership[who][known], member[who][known], permutations, rng
-            )
+            columns_known = [one[known] for one in alike]
+            found = _tested(columns_known, membership[who][known], member[who][known], permutations, rng)
             for one, numbers in zip(alike, found, strict=True):
-                count = {"n": int(known.sum()), "missing": int((~known).sum())}
-                if among == "patients" and one.kind == "amount":  # controls are in no subgroup
+                row = {"covariate": one.name, "source": source[one.name], "among": among, "kind": one.kind}
+                row |= {"n": int(known.sum()), "missing": int((~known).sum()), **numbers}
+                if among == "patients" and one.kind == "amount":  # controls have no subgroup
                     healthy = of_controls[one.name].values
-                    count |= _pairs(one.values[known], hard[who][known], healthy[~np.isnan(healthy)])
-                who_and_what = {"covariate": one.name, "source": source[one.name], "among": among, "kind": one.kind}
-                rows.append({**who_and_what, **count, **numbers})
+                    row |= _pairs(one.values[known], hard[who][known], healthy[~np.isnan(healthy)])
+                rows.append(row)
     names = ["covariate", "source", "among", "kind", "n", "missing", "effect", "value", "low", "high", "subgroup"]
     table = pd.DataFrame(rows, columns=[*names, "pairs", "in_controls", "p", "p_corrected", "test"])
     for family in ("covariate", "image"):
@@ -111,6 +111,7 @@ class Followed:
     source: str  # covariate or image
     artefact: bool  # likely; else it may as well be part of the illness
     words: str  # the warning
+    properties: tuple[str, ...] = ()  # of images, those that the warning names, the clearest first
 
 
 def warnings(table: pd.DataFrame) -> list[str]:
@@ -133,7 +134,7 @@ def followed(table: pd.DataFrame) -> list[Followed]:
             )
             artefact = nuisance and patients["value"] >= LARGE
             if _alarming(controls):
-                end += f" Controls, who have no subgroups, are parted by it too ({_figures(controls)})."
+                end += f" Controls, who have no subgroups, are divided by it too ({_figures(controls)})."
                 artefact = nuisance
             elif controls["test"].startswith("not tested") and nuisance:
                 reason = controls["test"].removeprefix("not tested: ")
@@ -144,7 +145,7 @@ def followed(table: pd.DataFrame) -> list[Followed]:
         elif _alarming(controls):
             said = (
                 f"Among controls, who have no subgroups, the gate follows {name} ({_figures(controls)}), though not "
-                "noticeably among patients: part of what it sees is not disease."
+                "noticeably among patients: part of what assigns patients to subgroups is not disease."
             )
             found.append(Followed(str(name), "covariate", False, said))
     return [*found, *_followed_in_images(table)]
@@ -164,16 +165,16 @@ def _followed_in_images(table: pd.DataFrame) -> list[Followed]:
         first, letter = alike[0], alike[0]["subgroup"]
         words = WORDS[first["covariate"]][first["pairs"] < 0.5]
         also = "; ".join(
-            f"those of {row['subgroup']} are {WORDS[row['covariate']][row['pairs'] < 0.5]} ({_share(row):.0%})"
+            f"the images of {row['subgroup']} are {WORDS[row['covariate']][row['pairs'] < 0.5]} ({_share(row):.0%})"
             for row in alike[1:]
         )
         said = (
-            f"The images of subgroup {letter} are {words}: of one patient of {letter} and one of another subgroup, "
-            f"this is true in {_share(first):.0%} of all pairs, where chance gives 50% (corrected p "
-            f"{first['p_corrected']:.2g}). {end}{f' The same goes for this: {also}.' if also else ''}"
+            f"The images of subgroup {letter} are {words}: this is true in {_share(first):.0%} of all pairs of a "
+            f"patient of {letter} and a patient of another subgroup, where chance gives 50% (corrected p "
+            f"{first['p_corrected']:.2g}). {end}{f' The same holds for these properties: {also}.' if also else ''}"
         )
-        name = first["covariate"].removeprefix("image_").replace("_", " ")
-        found.append(Followed(f"the {name} of the images", "image", artefact, said))
+        name, properties = plain_name(first["covariate"]), tuple(row["covariate"] for row in alike)
+        found.append(Followed(f"the {name} of the images", "image", artefact, said, properties))
     return found
 
 
@@ -181,7 +182,7 @@ def _where_from(patients: pd.Series, controls: pd.Series) -> tuple[str, bool]:
     """What a property of images that subgroups follow may be, in a sentence, and whether an artefact is likely."""
     likely = "it is likely how the picture was taken and not the disease."
     if _alarming(controls):
-        return f"Controls, who have no subgroups, are parted by it too: {likely}", True
+        return f"Controls, who have no subgroups, are divided by it too: {likely}", True
     if np.isnan(patients["in_controls"]):
         return "It may be how the picture was taken; there are too few controls to compare with.", False
     if patients["in_controls"] >= REACHED:
@@ -197,12 +198,12 @@ def _share(row: pd.Series) -> float:
 
 
 def _pairs(values: np.ndarray, membership: np.ndarray, controls: np.ndarray) -> dict[str, object]:
-    """How clearly a subgroup stands out in an amount, and whether controls vary in it as patients do.
+    """How clearly a subgroup differs from the others in an amount, and whether controls vary in it as patients do.
 
-    subgroup     the one that stands out most
-    pairs        the share of pairs, of a member and another patient, in which the member has more
-    in_controls  how many controls lie beyond the middle of the subgroup and beyond that of the others, by how many
-                 patients do: 1 if controls vary likewise, 0 if they do not reach one of the two ends
+    subgroup     the one that differs most
+    pairs        the share of all pairs of a member and another patient in which the member has more
+    in_controls  share of controls beyond the median of the subgroup, divided by that of patients; or the same of the
+                 other patients' median if it is smaller. 1: controls vary as patients do; 0: they do not reach an end
     """
     ranks, size = rankdata(values), membership.sum(axis=0)
     others = len(values) - size
@@ -243,34 +244,29 @@ def _figures(row: pd.Series) -> str:
 def _tested(
     columns: list[Variable], membership: np.ndarray, member: np.ndarray, permutations: int, rng: np.random.Generator
 ) -> list[dict[str, object]]:
-    """Numbers of each column, all known of the same subjects."""
+    """Effect, interval, p and test of each column, all known for the same subjects."""
     membership = membership[:, membership.sum(axis=0) > 0]
     columns = [_with_rare_codes_joined(column) for column in columns]
     reasons = [_not_testable(column, membership, member) for column in columns]
     tested = [column for column, reason in zip(columns, reasons, strict=True) if reason is None]
     found: list[dict[str, object]] = []
     if tested:
-        a, sides = unit_columns(membership), [side(column) for column in tested]
+        a, sides = variables.unit_columns(membership), [variables.scores_of(column) for column in tested]
         ends = np.cumsum([b.shape[1] for b in sides])[:-1]
-        squares = shuffled_squares(a, np.concatenate(sides, axis=1), member, permutations, rng)
+        squares = variables.permuted_squares(a, np.concatenate(sides, axis=1), member, permutations, rng)
         for column, b, by_chance in zip(tested, sides, np.split(squares, ends, axis=1), strict=True):
             less = float(column.kind == "codes")
             t, chance = np.square(a.T @ b).sum() - less, by_chance.sum(axis=1) - less
             most = min(membership.shape[1] - 1, b.shape[1] - 1) if column.kind == "codes" else 1
             drawn = _resampled(column, membership, member, rng)
-            drawn -= drawn.mean() - t  # a resample is noisier than the sample: it lies higher
+            drawn -= drawn.mean() - t  # T of a bootstrap sample is biased upwards
             value, low, high = (
                 float(np.sqrt(max(each - chance.mean(), 0) / (most - chance.mean())))
                 for each in (t, *np.quantile(drawn, [0.025, 0.975]))
             )
+            interval = {"low": low, "high": min(high, 1.0)}
             found.append(
-                {
-                    "value": value,
-                    "low": low,
-                    "high": min(high, 1.0),
-                    "p": share_above(chance, t),
-                    "test": TESTS[column.kind],
-                }
+                {"value": value, **interval, "p": variables.permutation_p(chance, t), "test": TESTS[column.kind]}
             )
     numbers = iter(found)
     return [
@@ -280,7 +276,7 @@ def _tested(
 
 
 def _with_rare_codes_joined(column: Variable) -> Variable:
-    """Rare codes are joined into one; otherwise names would be tested as codes."""
+    """With rare codes joined into one; otherwise names would be tested as codes."""
     if column.kind == "amount" or not len(column.values):
         return column
     position = column.values.astype(int)
@@ -300,23 +296,23 @@ def _not_testable(column: Variable, membership: np.ndarray, member: np.ndarray) 
         return f"all have the value {column.levels[0] if column.levels else f'{column.values[0]:g}'}"
     if membership.shape[1] < 2:
         return "all are in one subgroup"
-    if sum(lgamma(len(of_size) + 1) for of_size in blocks(member)) < log(LEAST_ARRANGEMENTS):
+    if sum(lgamma(len(of_size) + 1) for of_size in variables.blocks(member)) < log(LEAST_ARRANGEMENTS):
         return "there are too few groups of equal size to shuffle"
     return None
 
 
 def _resampled(column: Variable, membership: np.ndarray, member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """(RESAMPLES,): T where groups are drawn with replacement."""
+    """(RESAMPLES,): T of bootstrap samples of groups."""
     member = np.unique(member, return_inverse=True)[1]
     n_groups, k = int(member.max()) + 1, membership.shape[1]
     if column.kind == "codes":
-        x = one_hot(column.values)
+        x = variables.one_hot(column.values)
     else:
         ranks = rankdata(column.values) / len(member)
         x = np.stack([np.ones_like(ranks), ranks, np.square(ranks)], axis=1)
     products = (membership[:, :, None] * x[:, None, :]).reshape(len(member), -1)
     found = np.empty(RESAMPLES)
-    for some in chunks(RESAMPLES, len(member)):
+    for some in variables.chunks(RESAMPLES, len(member)):
         draws = some.stop - some.start
         taken = rng.integers(n_groups, size=(draws, n_groups)) + n_groups * np.arange(draws)[:, None]
         weights = np.bincount(taken.ravel(), minlength=draws * n_groups).reshape(draws, n_groups)[:, member]
@@ -325,7 +321,7 @@ def _resampled(column: Variable, membership: np.ndarray, member: np.ndarray, rng
 
 
 def _of_tables(tables: np.ndarray, kind: str) -> np.ndarray:
-    """T of weighted sums (draws, subgroups, codes), or (draws, subgroups, [1, rank, squared rank])."""
+    """T of weighted counts (draws, subgroups, codes), or of sums (draws, subgroups, [1, rank, squared rank])."""
     tiny = np.finfo(np.float64).tiny
     if kind == "codes":
         expected = tables.sum(axis=2, keepdims=True) * tables.sum(axis=1, keepdims=True)
@@ -334,6 +330,6 @@ def _of_tables(tables: np.ndarray, kind: str) -> np.ndarray:
     middle = np.square(ranks.sum(axis=1)) / count.sum(axis=1)
     between = (np.square(ranks) / np.maximum(count, tiny)).sum(axis=1) - middle
     spread = squares.sum(axis=1) - middle
-    # in a resample in which all have the same amount, nothing is left but rounding
+    # in a sample in which all have the same amount, only rounding errors are left
     varies = spread > ROUNDING * squares.sum(axis=1)
     return np.where(varies, between / np.where(varies, spread, 1), 0.0)

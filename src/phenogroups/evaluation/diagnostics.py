@@ -1,11 +1,11 @@
-"""The paper's own diagnostics, of subjects that were not trained on; none of them needs the truth.
+"""The paper's own diagnostics on subjects who were not trained on; none of them needs the truth.
 
 With z the embedding, p(c | x) the gate and P_k the patients whose likeliest subgroup is k:
 
 distance ratio          max_k d_k / min_k d_k, where d_k = |mean z of P_k - mean z of controls|     (paper, Fig. UMAP)
 gate entropy            mean over controls of -sum_k p(c=k | x) log p(c=k | x) / log K
-expert specialisation   mean_k (B_kk - mean_{j != k} B_kj), where B_kj is the balanced accuracy of expert j, who says
-                        patient where his log-odds are above 0, on P_k against all controls
+expert specialisation   mean_k (B_kk - mean_{j != k} B_kj), where B_kj is the balanced accuracy of expert j, which says
+                        patient where its log-odds are above 0, on P_k against all controls
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Diagnostics:
 
     distance_ratio: float | None = None  # 1: controls are equally far from all subgroups
     gate_entropy_controls: float | None = None  # 1: the gate is undecided about controls; 0: it is sure of each
-    expert_specialisation: float | None = None  # 0: any expert does as well as a subgroup's own
+    expert_specialisation: float | None = None  # 0: the experts of other subgroups do as well as a subgroup's own
 
 
 def diagnostics(diagnosis: np.ndarray, prediction: "Prediction") -> Diagnostics:

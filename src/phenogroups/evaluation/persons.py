@@ -1,18 +1,18 @@
-"""Whether the images of one person are put into one subgroup: an illness is a person's, a picture's fault is its own.
+"""Whether the images of one person are in the same subgroup, as they should be if subgroups are kinds of illness.
 
-Of each person with several patient rows (two eyes, several X-rays), agreement is the share of pairs of rows in the same
-subgroup. Chance is the same with the subgroups shuffled among all of these rows.
+For each person with several patient rows (two eyes, several X-rays), agreement is the share of pairs of rows in the
+same subgroup. Chance is the same after the subgroups are shuffled among all of these rows.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from phenogroups.evaluation.shuffling import share_above
+from phenogroups.evaluation.variables import permutation_p
 
-FEWEST = 5  # persons with several images, below which nothing is said
-ALARM = 0.05  # p above which images of a person do not agree more than chance
-CLEARLY = 0.25  # of the way from chance to full agreement, below which they do not agree clearly
+FEWEST = 5  # smallest number of persons with several images for a test
+ALARM = 0.05  # p above which the images of a person agree no more than by chance
+CLEARLY = 0.25  # smallest share of the way from chance to full agreement that is clear
 PERMUTATIONS, RESAMPLES = 1999, 1000
 
 
@@ -46,13 +46,13 @@ class Agreement:
         if self.persons < FEWEST or self.is_clear:
             return []
         return [
-            f"{self.sentence()} Subgroups that part the images of one person describe the image, such as its position "
-            "or exposure, rather than the person's illness."
+            f"{self.sentence()} Subgroups that separate the images of one person describe the image, such as its "
+            "position or exposure, rather than the person's illness."
         ]
 
 
 def persons_agreement(subgroup: np.ndarray, person: np.ndarray, seed: int = 0) -> Agreement | None:
-    """Of the patients' likeliest subgroups (n,) and who each row is of; None where everybody has one image."""
+    """From the likeliest subgroup and the person of each patient row (n,); None where everybody has one image."""
     _, member, count = np.unique(np.asarray(person), return_inverse=True, return_counts=True)
     several = count[member] > 1
     if not several.any():
@@ -74,5 +74,5 @@ def persons_agreement(subgroup: np.ndarray, person: np.ndarray, seed: int = 0) -
     low, high = np.quantile(drawn, [0.025, 0.975])
     value = float(of_person.mean())
     return Agreement(
-        len(images), len(labels), value, float(low), float(high), float(chance.mean()), share_above(chance, value)
+        len(images), len(labels), value, float(low), float(high), float(chance.mean()), permutation_p(chance, value)
     )

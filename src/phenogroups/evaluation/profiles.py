@@ -1,11 +1,11 @@
-"""How subgroups differ in what else is known of the patients: a table for a paper, as CSV and as LaTeX."""
+"""How subgroups differ in covariates: a table for a paper, as CSV and as LaTeX."""
 
 import numpy as np
 import pandas as pd
 from scipy.stats import chi2_contingency, kruskal
 from scipy.stats.contingency import expected_freq
 
-from phenogroups.evaluation.shuffling import one_hot, share_above, shuffled_squares, side, unit_columns
+from phenogroups.evaluation import variables
 from phenogroups.evaluation.variables import Variable, holm, variable
 
 SMALL = 5  # expected count of a cell below which the p of chi-square is by permutation
@@ -16,13 +16,13 @@ NOTHING = "–"
 
 
 def profiles(
-    assigned: np.ndarray,  # (n,): each patient's subgroup, such as its letter; what it says of controls is not read
+    assigned: np.ndarray,  # (n,): subgroup of each patient, such as its letter; values of controls are ignored
     is_patient: np.ndarray,
     covariates: pd.DataFrame,
     group: np.ndarray | None = None,  # (n,): where rows share a group, such as two eyes, p is by permutation of groups
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Two rows per amount and one per code: what is usual in each subgroup and in controls, test, effect and missing.
+    """Two rows per amount and one per code: typical values by subgroup and in controls, test, effect, missing values.
 
     Amounts are compared by Kruskal-Wallis, codes by chi-square, with p by permutation where expected counts are small.
     The tests compare subgroups of patients; missing values are counted and left out.
@@ -51,7 +51,7 @@ def profiles(
 
 
 def _lines(one: Variable, shown: dict[str, np.ndarray]) -> list[dict[str, object]]:
-    """What the table says of each part, without tests."""
+    """Descriptive rows of a variable, without tests."""
     if one.kind == "amount":
         usual = {"mean (SD)": _mean, "median [IQR]": _median}
         return [{"value": name, **{part: say(v) for part, v in shown.items()}} for name, say in usual.items()]
@@ -81,7 +81,7 @@ def _share(has: np.ndarray) -> str:
 
 
 def _compared(one: Variable, assigned: np.ndarray, group: np.ndarray, rng: np.random.Generator) -> dict[str, object]:
-    """Test by type with its effect size: epsilon squared of ranks, or Cramer's V."""
+    """Test and effect size by type of variable: epsilon squared of ranks, or Cramer's V."""
     assigned, group, one = assigned[one.known], group[one.known], one[one.known]
     names, n = np.unique(assigned), len(assigned)
     if len(names) < 2 or np.ptp(one.values) == 0:
@@ -97,7 +97,12 @@ def _compared(one: Variable, assigned: np.ndarray, group: np.ndarray, rng: np.ra
         size, name, test = np.sqrt(statistic / n / (min(counts.shape) - 1)), "Cramer's V", "chi-square"
     repeated = len(np.unique(group)) < n
     if small or repeated:
-        a, b = unit_columns(one_hot(np.unique(assigned, return_inverse=True)[1])), side(one)
-        p = share_above(shuffled_squares(a, b, group, PERMUTATIONS, rng).sum(axis=1), np.square(a.T @ b).sum())
+        a, b = (
+            variables.unit_columns(variables.one_hot(np.unique(assigned, return_inverse=True)[1])),
+            variables.scores_of(one),
+        )
+        p = variables.permutation_p(
+            variables.permuted_squares(a, b, group, PERMUTATIONS, rng).sum(axis=1), np.square(a.T @ b).sum()
+        )
         test += ", permuted by group" if repeated else ", permuted"
     return {"test": test, "effect": name, "size": float(size), "p": float(p)}

@@ -1,4 +1,4 @@
-"""Where subjects lie on a few axes of their embedding: principal axes, UMAP, and the epochs of a film."""
+"""Projections of embeddings: principal axes, UMAP, and the frames of a film."""
 
 import importlib
 import importlib.util
@@ -30,12 +30,12 @@ def principal_axes(fitted_on: np.ndarray, embedding: np.ndarray, count: int) -> 
 
 
 def some_rows(count: int, most: int) -> np.ndarray:
-    """Positions; where there are more than `most`, the same random ones at every call."""
+    """All positions below `count`, or a fixed random sample of `most` of them."""
     return np.arange(count) if count <= most else np.sort(np.random.default_rng(0).choice(count, most, replace=False))
 
 
 def umap_axes(fitted_on: np.ndarray, embedding: np.ndarray) -> np.ndarray | None:
-    """Where umap-learn is installed; it says less of distances than principal axes, and more of neighbours."""
+    """None unless umap-learn is installed; UMAP preserves neighbours rather than distances."""
     some = fitted_on[some_rows(len(fitted_on), NEIGHBOURS)]
     if importlib.util.find_spec("umap") is None or len(some) < 20:
         return None
@@ -44,12 +44,12 @@ def umap_axes(fitted_on: np.ndarray, embedding: np.ndarray) -> np.ndarray | None
 
 
 def film_frames(method: Method, train: Cohort, subgroup: np.ndarray, k: int) -> dict[str, np.ndarray]:
-    """Frames on the two principal axes of the last one; each is centred and scaled, for embeddings grow in training."""
+    """Frames on the two principal axes of the last one, each centred and scaled: embeddings grow during training."""
     film = getattr(method, "film_", None)
     if film is None or len(film.epochs) < 2:
         return {}
     place = {name: row for row, name in enumerate(train.subject)}
-    trained_on = method.trained_on(train)  # pyright: ignore[reportAttributeAccessIssue], who has a film has trained
+    trained_on = method.trained_on(train)  # pyright: ignore[reportAttributeAccessIssue], a method with a film
     label = subgroup[[place[name] for name in trained_on.subject[film.rows]]]
     frames, ratios = [], []
     for frame in film.embedding:

@@ -18,7 +18,7 @@ ALPHA = 0.05
 
 
 def summarise(cells: pd.DataFrame, kinds: Mapping[str, str]) -> pd.DataFrame:
-    """One row per method, those of a kind together: of each column mean, deviation (n - 1), and against the best p.
+    """One row per method, grouped by kind: mean, standard deviation (n - 1), and p against the best, of each column.
 
     `cells` has method, status (finished or failed) and the columns in TITLES; upper bounds are not ranked.
     """
@@ -47,13 +47,13 @@ def welch(a: np.ndarray, b: np.ndarray) -> float | None:
     if min(len(a), len(b)) < 2:
         return None
     of_a, of_b = _deviation(a), _deviation(b)
-    if of_a == of_b == 0:  # without any spread the smallest difference is no chance
+    if of_a == of_b == 0:  # without spread, every difference is significant
         return float(a.mean() == b.mean())
     return float(ttest_ind_from_stats(a.mean(), of_a, len(a), b.mean(), of_b, len(b), equal_var=False).pvalue)
 
 
 def _ranked(values: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """The best methods (equal printed means), p of the others against the best, and whether it beats all of them."""
+    """The best methods (equal means as printed), p of the others against the best, and whether it beats all others."""
     if len(values) < 2:
         return {}
     means = {method: float(found.mean()) for method, found in values.items()}
@@ -74,4 +74,4 @@ def _numbers(column: pd.Series) -> np.ndarray:
 def _deviation(values: np.ndarray) -> float | None:
     if len(values) < 2:
         return None
-    return float(values.std(ddof=1)) if np.ptp(values) else 0.0  # not the rounding of the mean
+    return float(values.std(ddof=1)) if np.ptp(values) else 0.0  # equal values: 0 without rounding error

@@ -4,7 +4,6 @@ from itertools import product
 from math import factorial
 
 import numpy as np
-import pandas as pd
 import torch
 from scipy.ndimage import gaussian_filter
 
@@ -21,39 +20,37 @@ NUMBERS_AT_ONCE = 2**19  # in them: gradients keep every layer's output, of phot
 BLUR = 1 / 24  # deviation of the Gaussian that smooths a map, as a share of the longest side
 HIDDEN = 0.1  # share of an image, the brightest in its map, that is hidden to test the map
 ELSEWHERE = 19  # places where as much is hidden for comparison
-LUCKY = 0.05  # how often maps that mark nothing may pass the test
-CERTAIN = 1e-7  # distance from 0 and 1 at which float32 knows no surer probability
+LUCKY = 0.05  # share of random maps that may pass the test
+CERTAIN = 1e-7  # probabilities nearer to 0 or 1 cannot be distinguished in float32
 
 
 def saliency(method: Method, cohort: Cohort, row: int, subgroup: int, references: np.ndarray) -> np.ndarray:
     """How much each pixel or feature of a subject raises the log-odds of the subgroup above that of `references`.
 
-    The shape of one input without channels; what speaks against the subgroup is zero. Networks are asked for their
-    gradients, all other methods by occlusion.
+    The shape of one input without channels; negative values are set to zero. Networks are explained by gradients, all
+    other methods by occlusion.
     """
     own = np.asarray(cohort.inputs[row : row + 1])[0]
     found = expected_gradients(method, own, references, subgroup) if isinstance(method, DeepMethod) else None
     if found is None:
-        with keeping_embeddings(None):  # nobody asks for changed images again
+        with keeping_embeddings(None):  # embeddings of changed images are not used again
             found = occlusion(method, cohort, row, subgroup, references.mean(axis=0))
     return np.maximum(found, 0)
 
 
 def smoothed(found: np.ndarray) -> np.ndarray:
-    """The map of an image or volume without the grain of single pixels; features have no neighbours."""
+    """The map of an image or volume, smoothed; features have no neighbours and stay as they are."""
     return found if found.ndim == 1 else gaussian_filter(found, BLUR * max(found.shape))
 
 
-def marks_what_matters(
-    method: Method, cohort: Cohort, row: int, subgroup: int, found: np.ndarray, instead: np.ndarray
-) -> float:
-    """The share of places where hiding as much as the map marks lowers the odds less: 1 is good, 0.5 is chance.
+def map_score(method: Method, cohort: Cohort, row: int, subgroup: int, found: np.ndarray, instead: np.ndarray) -> float:
+    """The share of other places where hiding as much as the map marks lowers the odds less: 1 is good, 0.5 is chance.
 
-    The brightest tenth of the map is replaced by what `instead` shows there; then the same shape, elsewhere.
+    The input where the map is in its highest tenth is replaced by `instead`; then the same shape at other places.
     """
     own, rng = np.asarray(cohort.inputs[row : row + 1])[0], np.random.default_rng(row)
     bright = found > np.quantile(found, 1 - HIDDEN)
-    # far enough that little of the same place is hidden again
+    # far enough away that the shapes hardly overlap
     shifts = [[rng.integers(side // 4, side - side // 4 + 1) for side in found.shape] for _ in range(ELSEWHERE)]
     hidden = [np.roll(bright, shift, axis=tuple(range(found.ndim))) for shift in [[0] * found.ndim, *shifts]]
     with keeping_embeddings(None):
@@ -61,10 +58,10 @@ def marks_what_matters(
     return float(np.mean(np.array(odds[1:]) > odds[0]))
 
 
-def is_no_luck(shares: np.ndarray) -> bool:
-    """Whether maps as good as these (`marks_what_matters`) are rare among maps that mark nothing.
+def beats_random_maps(shares: np.ndarray) -> bool:
+    """Whether maps with such scores (`map_score`) are rare among random maps.
 
-    Shares of n such maps are even between 0 and 1, and their sum is beyond n - d, d at most 1, with probability d^n/n!.
+    Scores of n random maps are uniform on [0, 1], and for d <= 1 their sum exceeds n - d with probability d^n / n!.
     """
     n, short = len(shares), float(np.sum(1 - np.asarray(shares)))
     return n > 0 and short <= 1 and short**n / factorial(n) <= LUCKY
@@ -77,14 +74,14 @@ def some_patients(cohort: Cohort, most: int, seed: int = 0) -> np.ndarray:
 
 
 def expected_gradients(method: DeepMethod, own: np.ndarray, references: np.ndarray, subgroup: int) -> np.ndarray | None:
-    """Gradients on the way from others to this one, times the way (Erion et al. 2021); channels are summed.
+    """Expected gradients (Erion et al. 2021) from other patients to this one; channels are summed.
 
-    None where the method reads its subgroups in a way that has no gradient.
+    None where the subgroups of the method have no gradient.
     """
     encoder, subgroup = method.whole_encoder.eval(), method.by_size_[subgroup]
     device = next(encoder.parameters()).device
     total = np.zeros(own.shape)
-    # every reference at its own place of the way, from beside the reference to beside the subject
+    # every reference with its own point between reference and subject, evenly spread over all references
     along = np.random.default_rng(0).permutation((np.arange(len(references)) + 0.5) / len(references))
     size = max(1, min(NUMBERS_AT_ONCE // own.size, AT_ONCE))
     for first in range(0, len(references), size):
@@ -102,9 +99,9 @@ def expected_gradients(method: DeepMethod, own: np.ndarray, references: np.ndarr
 
 
 def occlusion(method: Method, cohort: Cohort, row: int, subgroup: int, instead: np.ndarray) -> np.ndarray:
-    """By how much the log-odds of the subgroup fall when a patch (or a feature) of this subject is that of `instead`.
+    """How much the log-odds of the subgroup fall when a patch (or a feature) of this subject is replaced by `instead`.
 
-    Not MONAI's: that needs a network, and hides a patch instead of showing what others have there.
+    MONAI's occlusion needs a network, and blanks a patch instead of showing what others have there.
     """
     own = np.asarray(cohort.inputs[row : row + 1])[0]
     patches = [(slice(j, j + 1),) for j in range(len(own))] if own.ndim == 1 else _patches(own.shape[1:])
@@ -123,15 +120,15 @@ def occlusion(method: Method, cohort: Cohort, row: int, subgroup: int, instead: 
 
 
 def _log_odds(method: Method, cohort: Cohort, row: int, inputs: np.ndarray, subgroup: int) -> np.ndarray:
-    covariates = pd.concat([cohort.covariates.iloc[[row]]] * len(inputs), ignore_index=True)
-    changed = Cohort(inputs, np.zeros(len(inputs)), covariates=covariates)
+    known = {name: getattr(cohort, name).iloc[[row] * len(inputs)] for name in ("covariates", "files")}
+    changed = Cohort(inputs, np.zeros(len(inputs)), **known)
     p = method.predict_cohort(changed).subgroup[:, subgroup].astype(np.float64)
     p = np.clip(p, CERTAIN, 1 - CERTAIN)
     return np.log(p) - np.log1p(-p)
 
 
 def _patches(sides: tuple[int, ...]) -> list[tuple[slice, ...]]:
-    """Boxes of one size whose centres stand evenly, as far as the border."""
+    """Overlapping boxes of one size on an even grid, cut at the border."""
     axes = []
     for side in sides:
         step = max(side / GRID[len(sides)], 1)

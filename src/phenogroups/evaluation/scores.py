@@ -1,4 +1,4 @@
-"""How right a prediction is, where the truth is known (paper, "Implementations and evaluation criteria")."""
+"""Scores of a prediction (paper, "Implementations and evaluation criteria")."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -97,9 +97,9 @@ def score(
 
 
 def intervals(cohort: Cohort, prediction: "Prediction", seed: int = 0) -> dict[str, tuple[float, float]]:
-    """The 95 % interval of each score that has one, by the bootstrap: whole groups of subjects are drawn again.
+    """The 95 % interval of each score that has one, by bootstrap of whole groups of subjects.
 
-    Subgroups keep the truth that they are matched to in everybody, and patients the silhouette that they have there.
+    Subgroups stay matched to the truth as in all subjects, and each patient keeps its silhouette.
     """
     whole = _Scored.of(cohort, prediction)
     draws = [asdict(whole.scores(rows)) for rows in _draws(cohort.group, np.random.default_rng(seed))]
@@ -113,7 +113,7 @@ def intervals(cohort: Cohort, prediction: "Prediction", seed: int = 0) -> dict[s
 
 
 def _draws(group: np.ndarray, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Rows of as many groups as there are, drawn with replacement."""
+    """Rows of bootstrap samples of the groups."""
     _, code, sizes = np.unique(group, return_inverse=True, return_counts=True)
     members = np.split(np.argsort(code, kind="stable"), np.cumsum(sizes)[:-1])
     for _ in range(DRAWS):
@@ -122,7 +122,7 @@ def _draws(group: np.ndarray, rng: np.random.Generator) -> Iterator[np.ndarray]:
 
 @dataclass(frozen=True)
 class _Scored:
-    """What scores are made of, one entry per subject."""
+    """What scores are computed from, one entry per subject."""
 
     is_patient: np.ndarray
     called_patient: np.ndarray | None
@@ -135,7 +135,14 @@ class _Scored:
     def of(
         cls, cohort: Cohort, prediction: "Prediction", mapping: np.ndarray | None = None, reading: Reading = "gate"
     ) -> "_Scored":
-        probability = subgroup_probability(prediction, reading)
+        if reading not in ("gate", "centroid"):
+            raise ValueError(f"Expected reading 'gate' or 'centroid'. Received: {reading!r}.")
+        probability = prediction.subgroup if reading == "gate" else prediction.by_centroid
+        if probability is None:
+            raise ValueError(
+                "Expected a prediction with subgroups read from centroids. Received: by_centroid=None. "
+                "This method has one reading only: use reading='gate'."
+            )
         if len(probability) != len(cohort):
             raise ValueError(
                 f"Expected a prediction for each of {len(cohort)} subjects. Received: {len(probability)}. "
@@ -177,19 +184,6 @@ class _Scored:
                 "ami": ami,
             }
         return Scores(**found)
-
-
-def subgroup_probability(prediction: "Prediction", reading: Reading = "gate") -> np.ndarray:
-    """(subjects, subgroups), as this reading of the prediction has them."""
-    readings = {"gate": prediction.subgroup, "centroid": prediction.by_centroid}
-    if reading not in readings:
-        raise ValueError(f"Expected reading 'gate' or 'centroid'. Received: {reading!r}.")
-    if readings[reading] is None:
-        raise ValueError(
-            "Expected a prediction with subgroups read from centroids. Received: by_centroid=None. "
-            "This method has one reading only: use reading='gate'."
-        )
-    return np.asarray(readings[reading])
 
 
 def _checked(mapping: np.ndarray | None, n_subgroups: int, subgroup: np.ndarray, truth: np.ndarray) -> np.ndarray:

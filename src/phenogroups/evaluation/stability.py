@@ -1,9 +1,8 @@
-"""Whether the same subgroups come again: of other starts, of half of the cohort, and read in another way.
+"""Whether the same subgroups are found again: from other starts, in half of the cohort, and by another assignment.
 
-Each agreement is an adjusted Rand index (1: the same subgroups, 0: as if dealt out at random) beside its null: the same
+Each agreement is an adjusted Rand index (1: the same subgroups, 0: as if assigned at random) beside its null: the same
 procedure on surrogate patients who vary as the patients do along every principal axis, but have no subgroups
-(`clustering.surrogates`). A continuum that is cut where it is widest is cut there again, so that 0
-is too low a bar.
+(`clustering.surrogates`). Every start cuts a continuum at the same place, so that the null is often far above 0.
 """
 
 import numpy as np
@@ -17,15 +16,15 @@ from phenogroups.methods.base import Find, Method
 from phenogroups.methods.consensus import Consensus
 from phenogroups.methods.prediction import Prediction
 
-MOST = 250  # patients, and as many controls, among whom subgroups are found again
+MOST = 250  # patients, and controls, in whom subgroups are looked for again, at most
 SURROGATES = 2
-FEWEST = 10  # patients, and controls, of each half for each subgroup, below which halves say nothing
+FEWEST = 10  # smallest number of patients, and of controls, in each half for each subgroup
 NAMES = {
     "starts": "other random starts find the same subgroups in the same patients",
     "halves": "half of the cohort alone finds the same subgroups in the other half",
-    "networks": "networks with other first weights see the same subgroups",
-    "gate and centroids": "the two ways to read a held-out patient's subgroup agree: by the gate, and by the nearest "
-    "centroid",
+    "networks": "networks that start from other random weights find the same subgroups",
+    "gate and centroids": "the two ways to assign a held-out patient agree: by the gate (the part of the network that "
+    "assigns subgroups), and by the nearest centroid (the mean of a subgroup)",
 }
 
 
@@ -52,18 +51,18 @@ def stability(method: Method, train: Cohort, seen: Prediction, test: Cohort, new
 
 
 def some_of_each(cohort: Cohort, most: int, seed: int) -> np.ndarray:
-    """Rows of at most so many patients and of as many controls."""
+    """A random sample of rows: at most `most` patients and `most` controls."""
     rng = np.random.default_rng(seed)
     return np.sort(np.concatenate([rng.permutation(np.flatnonzero(cohort.diagnosis == y))[:most] for y in (0, 1)]))
 
 
 def enough_for_halves(cohort: Cohort, n_subgroups: int) -> bool:
-    """Whether half of the patients, and half of the controls, are enough to look for so many subgroups."""
+    """Whether half of the patients and half of the controls are enough for this number of subgroups."""
     return np.bincount(cohort.diagnosis, minlength=2).min() >= 2 * FEWEST * n_subgroups
 
 
 def _again(method: Method, train: Cohort, seen: Prediction) -> dict[str, tuple[float, float, int]]:
-    """Agreement of starts and of halves, that of surrogates, and the number of patients; empty if it takes training."""
+    """Agreement of starts and of halves, their nulls, and the number of patients; empty where it takes a training."""
     rng = np.random.default_rng(method.seed)
     rows = some_of_each(train, MOST, method.seed)
     some, ill = train[rows], train.is_patient[rows]
@@ -82,16 +81,16 @@ def _again(method: Method, train: Cohort, seen: Prediction) -> dict[str, tuple[f
         return {}
 
     def by_half(p: np.ndarray, labels: np.ndarray, side: int) -> float:
-        """How one half of the cohort parts the patients of the other, and as they are labelled."""
+        """Agreement of the labels of one half with those that a model of the other half gives to it."""
         found, unseen = find(p[half[0] == side], controls[half[1] == side], method.seed), half[0] != side
         return float(adjusted_rand_score(labels[unseen], found(p[unseen])))  # pyright: ignore[reportOptionalCall]
 
-    alike = without_groups(torch.as_tensor(patients).float(), SURROGATES, np.random.default_rng(method.seed))
+    surrogates = without_groups(torch.as_tensor(patients).float(), SURROGATES, np.random.default_rng(method.seed))
     null: dict[str, list[float]] = {"starts": [], "halves": []}
-    for nobody in alike.numpy():
-        labels, other = (find(nobody, controls, method.seed + i)(nobody) for i in (0, 1))  # pyright: ignore
+    for surrogate in surrogates.numpy():
+        labels, other = (find(surrogate, controls, method.seed + i)(surrogate) for i in (0, 1))  # pyright: ignore
         null["starts"].append(float(adjusted_rand_score(labels, other)))
-        null["halves"].append(by_half(nobody, labels, 0))
+        null["halves"].append(by_half(surrogate, labels, 0))
     return {
         "starts": (float(adjusted_rand_score(own, another(patients))), float(np.mean(null["starts"])), len(patients)),
         "halves": (

@@ -1,4 +1,4 @@
-"""What is typical of a subgroup: its exemplars, its mean image beside that of other patients, its features."""
+"""What is typical of a subgroup: exemplars, the difference of mean images, and features."""
 
 from collections.abc import Iterator
 
@@ -14,12 +14,13 @@ EXEMPLARS, BORDERLINE = 12, 6  # of each subgroup, at most: whole rows of six, t
 
 
 def exemplars(new: Prediction, found: np.ndarray, means: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the surer half of subgroup k those nearest to its mean, then the least sure of all; which is which.
+    """Rows of the most typical and of the borderline members of subgroup k; and whether each is borderline.
 
-    A small subgroup gives more than half for the first. Whoever is as sure as one of them is not borderline.
+    Typical members are nearest to the mean among the half with the higher probabilities (more than half of a small
+    subgroup). Borderline members have the lowest probabilities, all lower than those of the typical ones.
     """
     members = np.flatnonzero(found == k)
-    sure = np.round(new.subgroup[members, k], 2)  # as it is shown
+    sure = np.round(new.subgroup[members, k], 2)  # two digits, as shown on the page
     surer = max(len(members) // 2, min(EXEMPLARS, len(members) - BORDERLINE), 1)
     among = np.flatnonzero(sure >= np.sort(sure)[::-1][:surer].min(initial=1))
     distance = np.linalg.norm(new.embedding[members[among]] - means[k], axis=1)
@@ -59,9 +60,9 @@ def control_scale(train: Cohort) -> tuple[np.ndarray, np.ndarray]:
     """Mean and deviation of each feature among the controls; without controls, among all patients."""
     inputs = np.asarray(train.inputs, dtype=np.float64)
     reference = inputs if train.is_patient.all() else inputs[~train.is_patient]
-    # what no control varies in (a lesion that none has) is measured by how all subjects vary
+    # a feature that is constant among controls (a lesion that none has) is scaled by its spread in all subjects
     scale = np.where(np.ptp(reference, axis=0) > 0, reference.std(axis=0), inputs.std(axis=0))
-    scale[np.ptp(inputs, axis=0) == 0] = np.inf  # a constant makes no difference
+    scale[np.ptp(inputs, axis=0) == 0] = np.inf  # a constant feature deviates by 0
     return reference.mean(axis=0), scale
 
 
@@ -75,7 +76,7 @@ def mean_deviations(train: Cohort, members: np.ndarray, scale: tuple[np.ndarray,
 
 
 def most_different(means: np.ndarray, most: int) -> np.ndarray:
-    """Features on which the subgroups differ most, the first most of all."""
+    """Positions of the features on which the subgroups differ most, in descending order."""
     spread = np.ptp(means, axis=0) if len(means) > 1 else np.abs(means[0])
     return np.argsort(-spread, kind="stable")[:most]
 

@@ -1,4 +1,4 @@
-"""One verdict on the subgroups of a run, by the rules of docs/guides/is_it_real.md."""
+"""Warnings about a run and one verdict on its subgroups, by the rules of docs/guides/is_it_real.md."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,38 +7,34 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from phenogroups.data.cohort import subgroup_letter
 from phenogroups.evaluation.confounds import Followed
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.persons import Agreement
+from phenogroups.methods.prediction import Prediction
 
 Answer = Literal["convincing", "plausible", "not stable", "artefact likely", "no subgroups"]
 STABLE = 0.5  # agreement of starts, halves or networks, below which subgroups are not stable
-CHANCE = 0.01  # most probability that patients without subgroups look like this, for "convincing"
-# Agreement of halves for "convincing": so much of the way from what patients without subgroups give to 1, or so much
+CHANCE = 0.01  # for "convincing", the greatest probability that patients without subgroups look like this
+# for "convincing", halves agree by NEARLY_SAME, or by WELL_ABOVE of the way from patients without subgroups to 1
 WELL_ABOVE, NEARLY_SAME = 0.5, 0.9
+# limits of warnings, for held-out subjects
+SMALL = 0.05  # share of the patients below which a subgroup is small
+SURE, LEAST_SURE = 0.9, 0.8  # probability from which an assignment is sure, and the smallest share of sure patients
+MOST_DISAGREEING = 0.1  # largest share of patients whom gate and centroids assign to different subgroups
+NEAR_CHANCE = 0.1  # smallest balanced accuracy of the diagnosis above one half ...
+DEVIATIONS = 2  # ... or this many standard errors, if they are more
 OTHER_COHORT = "Look for the same subgroups in another cohort, and at outcomes that nobody trained on."
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a reader should think of the subgroups, before anything else.
+    """Whether the subgroups of a run can be believed."""
 
-    Parameters
-    ----------
-    answer
-        The verdict in a word or two.
-    headline
-        The verdict in a sentence.
-    why
-        The reasons, in at most two sentences.
-    next_step
-        What to do next, in a sentence.
-    """
-
-    answer: Answer
-    headline: str
-    why: tuple[str, ...]
-    next_step: str
+    answer: Answer  # in a word or two
+    headline: str  # the same in a sentence
+    why: tuple[str, ...]  # at most two sentences
+    next_step: str  # what to do next, in a sentence
 
     def sentence(self) -> str:
         """All of it in one paragraph."""
@@ -49,34 +45,16 @@ class Verdict:
 
 
 def judge(
-    stability: pd.DataFrame,
-    choice: Choice | None,
+    stability: pd.DataFrame,  # of `evaluation.stability`
+    choice: Choice | None,  # test of the number of subgroups; None: it was not tested
     *,
-    searched: bool,
-    followed: Sequence[Followed] = (),
-    persons: Agreement | None = None,
-    doubts: Sequence[str] = (),
-    empty: bool = False,
+    searched: bool,  # the number was searched for; otherwise it was given, and `choice` is a test of this number
+    followed: Sequence[Followed] = (),  # what the subgroups follow
+    persons: Agreement | None = None,  # how often the images of a person agree
+    doubts: Sequence[str] = (),  # other evidence against the subgroups, each as a sentence
+    empty: bool = False,  # a subgroup has no held-out patient
 ) -> Verdict:
-    """The first rule that applies, from artefacts to convincing subgroups.
-
-    Parameters
-    ----------
-    stability
-        The table of `evaluation.stability`.
-    choice
-        Test of the number of subgroups; None: it was not tested.
-    searched
-        Whether the number was searched for; else it was given, and the choice is a test of this number.
-    followed
-        What the subgroups follow.
-    persons
-        How often the images of a person agree.
-    doubts
-        What else speaks against the subgroups, such as patients who lie between them, each as a sentence.
-    empty
-        Whether a subgroup has no held-out patient.
-    """
+    """The first rule that applies, from artefacts to convincing subgroups."""
     if searched and choice is not None and choice.subgroups == 1:
         return no_subgroups(choice)
     artefacts = [one for one in followed if one.artefact]
@@ -93,14 +71,14 @@ def judge(
             "artefact likely",
             "An artefact is likely: images of the same person fall into different subgroups.",
             tuple(persons.warnings()),
-            "Look at persons whose images were parted: what differs between their images is what the subgroups are.",
+            "Look at persons whose images are in different subgroups: what differs between their images is what the "
+            "subgroups describe.",
         )
     if empty:
         return Verdict(
             "not stable",
             "Not stable: new patients do not fall into all of the subgroups.",
-            ("Of the patients who were held out, one subgroup has none, so that it exists among the training patients "
-             "only.",),
+            ("Of the patients who were held out, one subgroup has none: it exists among the training patients only.",),
             "Ask for fewer subgroups, or bring more patients.",
         )  # fmt: skip
     unstable = [row for _, row in stability.iterrows() if row["agreement"] < STABLE]
@@ -109,8 +87,8 @@ def judge(
         return Verdict(
             "not stable",
             "Not stable: another run would find other subgroups.",
-            (f"It is not true that {row['meaning']}: the agreement is {row['agreement']:.2f}, where 1 is the same and "
-             "0 is chance.",),
+            (f"It is not true that {row['meaning']}: the agreement is {row['agreement']:.2f}, where 1 means the same "
+             "subgroups and 0 means chance.",),
             "Do not interpret these subgroups; bring more patients, ask for another number (--subgroups auto), or look "
             "at several runs (--runs 5).",
         )  # fmt: skip
@@ -119,10 +97,11 @@ def judge(
         missing.insert(0, followed[0].words)
         headline = f"Plausible, but the subgroups follow {_joined([one.name for one in followed])}."
         next_step = (
-            f"Find out whether {followed[0].name} is part of the illness: compare the subgroups where it is equal."
+            f"Find out whether {followed[0].name} is part of the illness: compare patients of different subgroups in "
+            "whom it is the same."
         )
     elif missing:
-        headline = "Plausible, but not shown: these may also be parts of a continuum or of chance."
+        headline = "Plausible, but not proven: the patients may form a continuum, or chance may have divided them."
         next_step = "Bring more patients or test the number of subgroups (--subgroups auto), before you interpret them."
         if choice is not None:
             next_step = (
@@ -130,10 +109,12 @@ def judge(
             )
     else:
         halves = stability.set_index("what")["agreement"].get("halves", np.nan)
-        again = "" if np.isnan(halves) else f"; half of the cohort finds them again in the other ({halves:.2f} of 1)"
+        again = (
+            "" if np.isnan(halves) else f"; half of the cohort finds them again in the other half ({halves:.2f} of 1)"
+        )
         return Verdict(
             "convincing",
-            "Convincing: subgroups that patients without subgroups would not show.",
+            "Convincing: patients without subgroups would very rarely look like this.",
             (f"Patients without subgroups would look like this with a probability of at most {choice.p:.2g}{again}.",  # pyright: ignore
              "The subgroups follow nothing that was recorded; what was not recorded may still explain them."),
             OTHER_COHORT,
@@ -167,11 +148,48 @@ def _not_shown(stability: pd.DataFrame, choice: Choice | None, doubts: Sequence[
         well_above = row["agreement"] - row["by_chance"] >= WELL_ABOVE * (1 - row["by_chance"])
         if not well_above and row["agreement"] < NEARLY_SAME:
             said.append(
-                f"That {row['meaning']} is hardly truer than in patients without subgroups (agreement "
-                f"{row['agreement']:.2f}, there {row['by_chance']:.2f})."
+                "Half of the cohort finds the subgroups of the other half hardly better than it would in patients "
+                f"without subgroups (agreement {row['agreement']:.2f} against {row['by_chance']:.2f})."
             )
     return said
 
 
 def _joined(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def alarms(diagnosis: np.ndarray, found: Prediction, class_bacc: float | None) -> list[str]:
+    """Warnings in plain sentences; an empty list is good news."""
+    ill = np.asarray(diagnosis) == 1
+    if not ill.any():
+        return []
+    said, subgroup = [], found.subgroup[ill]
+    share = np.bincount(subgroup.argmax(1), minlength=subgroup.shape[1]) / len(subgroup)
+    said += [
+        f"Subgroup {subgroup_letter(int(k))} holds {share[k]:.0%} of the held-out patients. So small a subgroup is "
+        "often a handful of unusual images or subjects and not a kind of the disease: look at its members first."
+        for k in np.flatnonzero(share < SMALL)
+    ]
+    sure = np.mean(subgroup.max(axis=1) >= SURE)
+    # K-means has no gate: its proportions of distances are not probabilities and seldom near 1
+    if found.by_centroid is not None and sure < LEAST_SURE:
+        said.append(
+            f"Only {sure:.0%} of the held-out patients belong to their subgroup with a probability of at least {SURE}. "
+            "The others lie between the subgroups: the patients may form a continuum rather than subgroups."
+        )
+    if found.by_centroid is not None:
+        differ = np.mean(found.by_centroid[ill].argmax(1) != subgroup.argmax(1))
+        if differ > MOST_DISAGREEING:
+            said.append(
+                f"The two ways to assign a patient differ for {differ:.0%} of the held-out patients: by the gate (the "
+                "part of the network that assigns subgroups), and by the nearest centroid (the mean of a subgroup). "
+                "The subgroups do not carry over well to new patients."
+            )
+    if class_bacc is not None:
+        error = np.sqrt(0.25 / max(ill.sum(), 1) + 0.25 / max((~ill).sum(), 1)) / 2
+        if class_bacc < 0.5 + max(NEAR_CHANCE, DEVIATIONS * error):
+            said.append(
+                f"Held-out patients are hardly told from controls (balanced accuracy {class_bacc:.2f}, where chance is "
+                "0.50). Subgroups found by contrast with controls then mean little."
+            )
+    return said

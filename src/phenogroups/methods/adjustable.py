@@ -8,7 +8,7 @@ from torch import Tensor
 
 from phenogroups.clustering.adjust import Adjustment, column_name, fit_adjustment
 from phenogroups.data.cohort import Cohort, CohortError
-from phenogroups.data.properties import is_measured
+from phenogroups.data.properties import OF_NUMBERS
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.without_network import WithoutNetwork
 from phenogroups.training.checkpoint import Checkpoint, without_prefix
@@ -23,14 +23,16 @@ class Adjustable(WithoutNetwork):
     ----------
     adjust
         Covariates whose effect, estimated on controls, is subtracted from the inputs; ``C(site)`` treats numbers as
-        codes. What is measured on images needs no column: ``image_brightness``, ``image_contrast``, ...
+        codes. Properties of images (``image_brightness``, ``image_width``, ...) need no column of the table.
     """
 
     adjust: tuple[str, ...] = ()
 
     @property
     def covariates(self) -> tuple[str, ...]:
-        return tuple(name for name in map(column_name, self.adjust) if not is_measured(name))
+        """All but those that are measured on the inputs themselves; a model of features measures nothing."""
+        of_features = len(getattr(self, "input_shape_", ())) == 1
+        return tuple(name for name in map(column_name, self.adjust) if of_features or name not in OF_NUMBERS)
 
     def check_covariates(self, who: Cohort) -> None:
         if self.adjust:

@@ -97,7 +97,7 @@ class Consensus(Method, name="consensus"):
 
     @property
     def covariates(self) -> tuple[str, ...]:
-        return self.run(0).covariates
+        return (self.runs_[0] if hasattr(self, "runs_") else self.run(0)).covariates
 
     def check_covariates(self, who: Cohort) -> None:
         self.runs_[0].check_covariates(who)

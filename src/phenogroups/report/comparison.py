@@ -16,9 +16,10 @@ from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.projection import EMBEDDED, some_rows
 from phenogroups.evaluation.ranking import ALPHA, COSTS, KINDS, TITLES, summarise
 from phenogroups.evaluation.scores import SCORE_NAMES
-from phenogroups.report.figures import COLORS, COLUMN, GRAY, STYLE, Panel, as_file, scatter, shorten, square
-from phenogroups.report.page import comparison_page
-from phenogroups.report.sentences import comparison_sentences
+from phenogroups.report.figures import COLORS, COLUMN, GRAY, STYLE, Panel, scatter, shorten, square
+from phenogroups.report.page import embedded, flat, render, save_figures
+from phenogroups.report.page_data import comparison_data
+from phenogroups.report.sentences import comparison_sentence
 from phenogroups.report.tables import DEVIATION, OUTPUTS, latex_table, latex_text, legend, shown_columns, table_rows
 from phenogroups.training.cells import Cell, Found
 from phenogroups.training.run import versions
@@ -79,15 +80,16 @@ def write_comparison(
     }  # fmt: skip
     if places:
         figures["embeddings"] = methods_figure(places, _panel(scored[rows]), scored.is_patient[rows])
-    for name, figure in figures.items():
-        for kind in ("png", "svg"):
-            write_whole(folder / f"{name}.{kind}", as_file(figure, kind))
-    sentences = [*comparison_sentences(study, summary, about), *legend(summary), *failures]
+    save_figures(figures.items(), folder)
+    sentences = [comparison_sentence(study, summary, about), *legend(summary), *failures]
     settings = {cell.method: cell.settings for cell in found if cell.seed == 0}
-    page = comparison_page(
-        scored, rows, places, title=f"Methods compared on {study.cohort.name}", sentences=sentences,
-        columns=[TITLES[column] for column in shown_columns(summary)], table=table_rows(summary),
-        figures=figures, recipe={"study": about_study(study), "settings": settings, "versions": versions()},
+    columns = shown_columns(summary)
+    recipe = {"study": about_study(study), "settings": settings, "versions": versions()}
+    page = render(
+        "compare.html.j2", data=comparison_data(scored, rows, places), sentences=sentences, methods=list(places),
+        title=f"Methods compared on {study.cohort.name}", columns=[TITLES[column] for column in columns],
+        table=table_rows(summary, columns), figures={name: embedded(figure) for name, figure in figures.items()},
+        subjects=len(rows), recipe=list(flat(recipe)),
     )  # fmt: skip
     write_whole(folder / "compare.html", page)
     write_whole(folder / "compare.json", json.dumps(whole, indent=1, allow_nan=False) + "\n")
@@ -176,40 +178,25 @@ def methods_figure(
     points: Mapping[str, np.ndarray],  # method -> (n, 2): where it puts the same subjects
     panel: Panel,
     is_patient: np.ndarray,
-    number: tuple[str, np.ndarray] | None = None,  # a covariate that a second picture of each method is coloured by
 ) -> Figure:
-    """Methods beside each other: one column each, coloured by what is known and, below, by a covariate."""
-    n_rows, per_row = (2 if number else 1), min(len(points), 3)
-    n_rows *= -(-len(points) // per_row)
-    side = COLUMN / per_row
+    """The same subjects in the embedding of each method, coloured by what is known of them."""
+    per_row = min(len(points), 3)
+    n_rows, side = -(-len(points) // per_row), COLUMN / per_row
     figure = Figure(figsize=(COLUMN, (side + 0.15) * n_rows + 0.35), layout="constrained")
     grid = figure.subplots(n_rows, per_row, squeeze=False)
     for ax in grid.flat:
         ax.set_axis_off()
     handles: list[Any] = []
     title, labels, names, styles = panel
-    for i, (method, where) in enumerate(points.items()):
-        row, column = divmod(i, per_row)
-        top = grid[row * (2 if number else 1), column]
-        handles = scatter(top, where, labels, is_patient, names, styles, area=2, legend=False)
-        top.set_title(shorten(method, 24), fontsize=7)
-        below = []
-        if number:
-            below = [grid[2 * row + 1, column]]
-            order = np.argsort(is_patient, kind="stable")  # patients over controls
-            ramp = below[0].scatter(
-                *where[order].T, c=number[1][order], cmap="cividis", s=2, linewidths=0, marker="o", alpha=0.9
-            )
-        for ax in (top, *below):
-            ax.set_axis_on()
-            ax.spines[:].set_visible(True)
-            square(ax, where)
-    if number:
-        figure.colorbar(ramp, ax=grid[1::2].ravel().tolist(), location="bottom", label=number[0], aspect=40, ticks=[])
+    for ax, (method, where) in zip(grid.flat, points.items(), strict=False):
+        handles = scatter(ax, where, labels, is_patient, names, styles, area=2, legend=False)
+        ax.set_title(shorten(method, 24), fontsize=7)
+        ax.set_axis_on()
+        ax.spines[:].set_visible(True)
+        square(ax, where)
     look = {"fontsize": 6, "markerscale": 2, "columnspacing": 0.8, "handletextpad": 0.1}
     figure.legend(handles=handles, loc="outside upper center", ncols=3, **look)
     figure.set_label(
-        f"The same {len(is_patient)} subjects in the embeddings of {', '.join(points)}, coloured by {title.lower()}"
-        + (f" and by {number[0]}." if number else ".")
+        f"The same {len(is_patient)} subjects in the embeddings of {', '.join(points)}, coloured by {title.lower()}."
     )
     return figure

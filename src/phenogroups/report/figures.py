@@ -24,7 +24,6 @@ GRAY = "#B5B5B5"
 PATIENTS = 14  # the style of all patients together: black dots
 HIGHLIGHT = (255, 221, 0)
 LINES = ("-", "--", ":", "-.")  # curves that belong to no subgroup
-BY_CHANCE = "_by_chance"  # ends the name of a criterion's column in patients without groups
 
 # history.csv: the panel of a column by how its name starts; every other column is a loss, named by its method
 PANELS = {
@@ -180,15 +179,8 @@ def film_figure(film: np.ndarray, epochs: np.ndarray, ratio: np.ndarray, subgrou
         )
         square(ax, everywhere)
         ax.set_title(f"epoch {epochs[frame]}", fontsize=7)
-    parts[0].legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=4,
-        fontsize=6,
-        markerscale=2,
-        columnspacing=1,
-        handletextpad=0.2,
-    )
+    look = {"fontsize": 6, "markerscale": 2, "columnspacing": 1, "handletextpad": 0.2}
+    parts[0].legend(handles=handles, loc="outside lower center", ncols=4, **look)
     if known.any():
         ax = parts[1].subplots()
         ax.plot(epochs[known], ratio[known], color="#000000", marker="." if known.sum() < 30 else None)
@@ -307,15 +299,13 @@ def confidence_figure(confidence: np.ndarray, subgroup: np.ndarray, n_subgroups:
 
 @rc_context(STYLE)
 def criteria_figure(criteria: pd.DataFrame) -> Figure:
-    """Each criterion over the number of subgroups, the first column; dotted, where it is known, what chance gives."""
+    """Each criterion over the number of subgroups, the first column."""
     numbers = criteria.select_dtypes("number").dropna(axis=1, how="all")
-    x, columns = numbers.iloc[:, 0], [name for name in numbers.columns[1:] if not str(name).endswith(BY_CHANCE)]
+    x, columns = numbers.iloc[:, 0], list(numbers.columns[1:])
     if not columns:
         raise ValueError("Expected at least one criterion per number of subgroups. Received: none. Leave it out.")
     figure, axes = _grid(len(columns), 1.3)
     for ax, column in zip(axes, columns, strict=True):
-        if f"{column}{BY_CHANCE}" in numbers:
-            ax.plot(x, numbers[f"{column}{BY_CHANCE}"], color="#000000", linestyle=":", marker="o", markersize=2)
         ax.plot(x, numbers[column], color="#000000", marker="o", markersize=3)
         ax.set_title(str(column).replace("_", " "), fontsize=7)
         ax.set_xlabel("subgroups")

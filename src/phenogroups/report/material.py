@@ -18,24 +18,10 @@ from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import UNKNOWN, Cohort
 from phenogroups.data.untrusted import check_types, parse_json, read_limited
 from phenogroups.data.writing import write_whole
+from phenogroups.evaluation import typical
+from phenogroups.evaluation.confounds import Followed
 from phenogroups.evaluation.projection import film_frames, principal_axes, some_rows, umap_axes
-from phenogroups.evaluation.saliency import (
-    REFERENCES,
-    is_no_luck,
-    marks_what_matters,
-    saliency,
-    smoothed,
-    some_patients,
-)
-from phenogroups.evaluation.typical import (
-    control_scale,
-    deviations,
-    exemplars,
-    mean_deviations,
-    mean_differences,
-    mean_maps,
-    most_different,
-)
+from phenogroups.evaluation.saliency import REFERENCES, beats_random_maps, map_score, saliency, smoothed, some_patients
 from phenogroups.evaluation.verdict import Verdict
 from phenogroups.methods.base import Method, means_of
 from phenogroups.methods.prediction import Prediction
@@ -48,6 +34,7 @@ PICTURE, LEAST_PICTURE = 320, 160  # the same on a card: most and least
 PICTURES = 36  # that are kept at their full size; of more, each is smaller, so that the page stays about 1 MB
 MAPPED = 3  # exemplars of each subgroup whose saliency is shown
 COVARIATES, FEATURES = 12, 12  # shown at most
+STRIPS, AT_AN_END = 3, 4  # properties of images whose ends are shown, at most, and patients at either end
 MOST_MATERIAL, MOST_SUBGROUPS = 2**28, 200  # bytes and subgroups that a page is made of
 STABILITY = ["what", "agreement", "by_chance", "n", "meaning"]  # columns
 MAY_BE_NAN = ("film_ratio",)  # where there are no controls
@@ -64,11 +51,12 @@ class Evidence:
     choice: str | None = None  # what the criteria say, in a sentence
     verdict: dict[str, Any] | None = None  # evaluation.verdict.Verdict as a dict; None in folders of earlier versions
     stability: pd.DataFrame | None = None  # what, agreement, by_chance, n, meaning
+    followed: tuple[Followed, ...] = ()  # properties of images among it are shown by examples
 
 
 @dataclass(frozen=True)
 class Material:
-    """Everything that is not in the other files of the run folder; None where it does not exist.
+    """What the page needs and the other files of the run folder do not hold; None where it does not exist.
 
     Arrays name their kinds of numbers, as NumPy does, and their sizes, where equal letters are equal sizes: n subjects
     shown, k subgroups, t truths, g pictures, m maps, f features. An ellipsis is up to three free sizes.
@@ -102,11 +90,16 @@ class Material:
     mapped: Annotated[np.ndarray, "iu", ("m",)]  # positions in the gallery
     maps: Annotated[np.ndarray, "f", ("m", ...)]  # what speaks for the subgroup, at most 1
     mean_maps: Annotated[np.ndarray, "f", ("k", ...)]  # their mean
-    map_test: Annotated[np.ndarray | None, "f", ("k",)]  # mean of `marks_what_matters`; maps that fail it are zero
+    map_test: Annotated[np.ndarray | None, "f", ("k",)]  # mean of `map_score`; maps that fail it are zero
     difference: Annotated[np.ndarray | None, "f", ("k", ...)]  # mean image less that of the other patients
     bars: Annotated[np.ndarray | None, "f", ("n", "f")]  # deviations from controls, in theirs
     gallery_bars: Annotated[np.ndarray | None, "f", ("g", "f")]
     mean_bars: Annotated[np.ndarray | None, "f", ("k", "f")]  # of training patients
+    strips: list[dict[str, str]] | None  # properties of images that subgroups follow: warning, property
+    strip_of: Annotated[np.ndarray | None, "iu", ("e",)]  # of each example its strip; from the least value to the most
+    strip_rows: Annotated[np.ndarray | None, "iu", ("e",)]  # rows of subgroups.csv
+    strip_values: Annotated[np.ndarray | None, "f", ("e",)]
+    strip_pictures: Annotated[np.ndarray | None, "u", ("e", ...)]  # 0..255
     film: Annotated[np.ndarray | None, "f", ("frames", "filmed", 2)]
     film_epochs: Annotated[np.ndarray | None, "iu", ("frames",)]
     film_ratio: Annotated[np.ndarray | None, "f", ("frames",)]  # see evaluation.diagnostics
@@ -147,7 +140,7 @@ class Material:
             check_types(material)
             material.check()
             return material
-        except Exception as error:  # it is a stranger's, and so is what NumPy and pandas make of it
+        except Exception as error:  # the file may come from elsewhere and make NumPy or pandas raise anything
             raise RunError(f"Expected {path} as it was written. Received: {error}.") from error
 
     def check(self) -> None:
@@ -170,7 +163,7 @@ class Material:
                     raise ValueError(f"{name} of shape {values.shape}, which does not fit the others")
         for name, low, high in (
             ("gallery_subgroup", 0, known["k"]), ("mapped", 0, known["g"]), ("truth", UNKNOWN, known["t"]),
-            ("film_subgroup", UNKNOWN, known["k"]),
+            ("film_subgroup", UNKNOWN, known["k"]), ("strip_of", 0, len(self.strips or ())),
         ):  # fmt: skip
             require_within(name, getattr(self, name), low, high)
         if len(self.truth_styles) != known["t"] or not {"asked", "who", "sure", "apart"} <= {*self.sentences}:
@@ -213,7 +206,7 @@ def gather(
     means = means_of(seen.embedding, before, k)
     shown = some_rows(len(test), SHOWN)
     points, share = principal_axes(seen.embedding, new.embedding[shown], 3)
-    chosen = [exemplars(new, found, means, i) for i in range(k)]
+    chosen = [typical.exemplars(new, found, means, i) for i in range(k)]
     gallery = np.concatenate([rows for rows, _ in chosen]).astype(int)
     of_subgroup = np.repeat(np.arange(k), [len(rows) for rows, _ in chosen])
     borderline = np.concatenate([is_borderline for _, is_borderline in chosen]).astype(bool)
@@ -224,13 +217,13 @@ def gather(
     maps = [smoothed(saliency(method, test, int(gallery[i]), int(of_subgroup[i]), references)) for i in mapped]
     is_table = train.inputs.ndim == 2
     if is_table:
-        scale = control_scale(train)
-        means_z = np.stack([mean_deviations(train, before == i, scale) for i in range(k)])
-        features = most_different(means_z, FEATURES)
+        scale = typical.control_scale(train)
+        means_z = np.stack([typical.mean_deviations(train, before == i, scale) for i in range(k)])
+        features = typical.most_different(means_z, FEATURES)
         names = list(feature_names or [f"feature {j}" for j in range(train.inputs.shape[1])])
         drawn: dict[str, Any] = {
-            "bars": deviations(test, shown, scale)[:, features],
-            "gallery_bars": deviations(test, gallery, scale)[:, features],
+            "bars": typical.deviations(test, shown, scale)[:, features],
+            "gallery_bars": typical.deviations(test, gallery, scale)[:, features],
             "mean_bars": means_z[:, features], "features": [str(names[j]) for j in features],
         }  # fmt: skip
         flat = [one[features] for one in maps]
@@ -238,15 +231,16 @@ def gather(
         levels = grey_levels(test, shown)
         side = int(np.clip(PICTURE * (PICTURES / max(len(gallery), 1)) ** 0.5, LEAST_PICTURE, PICTURE))
         maps, map_test = _tested(maps, method, test, gallery[mapped], of_subgroup[mapped], references.mean(axis=0), k)
-        difference = mean_differences(train, before, k)
+        difference = typical.mean_differences(train, before, k)
         drawn = {
             "thumbnails": draw_inputs(test, shown, THUMBNAIL, levels),
             "pictures": draw_inputs(test, gallery, side, levels),
             "difference": np.stack([fit_into(montage(one[None]), side) for one in difference]).astype(np.float16),
-            "map_test": map_test, "features": [],
+            "map_test": map_test, "features": [], **_strips((train, test), evidence.followed, levels),
         }  # fmt: skip
         flat = [fit_into(montage(one[None]), side) for one in maps]
-    flat = [one / max(np.max(one, initial=0), 1e-12) for one in flat]  # of each subject its own scale
+    flat = [one / max(np.max(one, initial=0), 1e-12) for one in flat]  # each map on its own scale
+    maps, mean_maps = typical.mean_maps(flat, of_subgroup[mapped], k)
     truth = np.full(len(test), UNKNOWN) if test.truth is None else test.truth
     known = test.is_patient & (truth != UNKNOWN)
     values: dict[str, Any] = dict.fromkeys(f.name for f in fields(Material)) | {
@@ -256,11 +250,11 @@ def gather(
         "warnings": list(evidence.warnings), "choice": evidence.choice, "confounds": evidence.confounds,
         "verdict": evidence.verdict, "stability": evidence.stability,
         "profiles": evidence.profiles, "criteria": evidence.criteria,
-        "covariates": _plain(test.covariates.iloc[shown, :COVARIATES]),
+        "covariates": shown_covariates(test, shown),
         "shown": len(train) + shown, "truth": truth[shown].astype(np.int32), "points": points.astype(np.float32),
         "share": share.astype(np.float32), "umap": umap_axes(seen.embedding, new.embedding[shown]),
         "gallery": len(train) + gallery, "gallery_subgroup": of_subgroup, "gallery_borderline": borderline,
-        "mapped": mapped, **dict(zip(("maps", "mean_maps"), mean_maps(flat, of_subgroup[mapped], k), strict=True)),
+        "mapped": mapped, "maps": maps, "mean_maps": mean_maps,
     }  # fmt: skip
     if known.any():
         cells = found[known] * len(test.truth_names) + truth[known]
@@ -269,44 +263,64 @@ def gather(
     return Material(**{**values, **drawn, **film_frames(method, train, before, k)})
 
 
-def subjects_shown(
-    cohort: Cohort, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, list[str], pd.DataFrame, np.ndarray | None]:
-    """Of some subjects: whether patients, truth, its names where it is known, covariates, and small pictures."""
-    truth = np.full(len(rows), UNKNOWN) if cohort.truth is None else cohort.truth[rows]
-    names = list(cohort.truth_names) if (truth != UNKNOWN).any() else []
-    is_table = cohort.inputs.ndim == 2
-    thumbnails = None if is_table else draw_inputs(cohort, rows, THUMBNAIL, grey_levels(cohort, rows))
-    return cohort.is_patient[rows], truth, names, _plain(cohort.covariates.iloc[rows, :COVARIATES]), thumbnails
+def _strips(
+    cohorts: tuple[Cohort, Cohort], followed: Sequence[Followed], levels: tuple[float, float]
+) -> dict[str, Any]:
+    """The patients with the lowest and the highest values of the properties of images that subgroups follow most."""
+    # the clearest property of each warning comes before the second of any
+    named = [(i, one.words, name) for one in followed for i, name in enumerate(one.properties)]
+    asked = sorted(named, key=lambda each: each[0])[:STRIPS]
+    if not asked:
+        return {}
+    ill = np.concatenate([cohort.is_patient for cohort in cohorts])
+    properties = pd.concat([cohort.image_properties for cohort in cohorts], ignore_index=True)
+    strips, rows, values = [], [], []
+    for _, warning, name in asked:
+        amount = properties[name].to_numpy(np.float64)
+        known = np.flatnonzero(ill & ~np.isnan(amount))
+        order, end = known[np.argsort(amount[known], kind="stable")], min(AT_AN_END, len(known) // 2)
+        rows.append(np.concatenate([order[:end], order[len(order) - end :]]))
+        values.append(amount[rows[-1]])
+        strips.append({"warning": warning, "property": name})
+    every = np.concatenate(rows)
+    drawn = []
+    for row in every:
+        cohort, at = (cohorts[0], row) if row < len(cohorts[0]) else (cohorts[1], row - len(cohorts[0]))
+        drawn.append(draw_inputs(cohort, np.array([at]), LEAST_PICTURE, levels, one_slice=True)[0])
+    return {
+        "strips": strips, "strip_of": np.repeat(np.arange(len(rows)), [len(some) for some in rows]),
+        "strip_rows": every, "strip_values": np.concatenate(values), "strip_pictures": np.stack(drawn),
+    }  # fmt: skip
 
 
 def _tested(
     maps: list[np.ndarray], method: Method, test: Cohort, rows: np.ndarray, of_subgroup: np.ndarray,
     instead: np.ndarray, k: int,
 ) -> tuple[list[np.ndarray], np.ndarray]:  # fmt: skip
-    """Maps, zero in subgroups whose maps may mark nothing; and how well those of each subgroup do."""
+    """Maps, set to zero in subgroups whose maps are no better than random ones; and the mean score of each subgroup."""
     each = zip(rows, of_subgroup, maps, strict=True)
-    shares = np.array([marks_what_matters(method, test, int(r), int(i), one, instead) for r, i, one in each])
+    shares = np.array([map_score(method, test, int(r), int(i), one, instead) for r, i, one in each])
     of_each = [shares[of_subgroup == i] for i in range(k)]
-    passes = np.array([is_no_luck(some) for some in of_each])
+    passes = np.array([beats_random_maps(some) for some in of_each])
     shown = [one * passes[i] for one, i in zip(maps, of_subgroup, strict=True)]
     return shown, np.array([some.mean() if len(some) else 0.0 for some in of_each])
 
 
 def _styles_of_truth(found: np.ndarray, truth: np.ndarray, k: int, n_truths: int) -> list[int]:
-    """Each truth has the style of the subgroup matched to it; unmatched ones take the styles that follow."""
+    """The style of each truth is that of the subgroup matched to it; unmatched truths take the next free styles."""
     mapping = match_labels(found, truth, k)
     free = iter(range(k, k + n_truths))
     owner = {int(name): i for i, name in enumerate(mapping)}
     return [owner[i] if i in owner else next(free) for i in range(n_truths)]
 
 
-def _plain(covariates: pd.DataFrame) -> pd.DataFrame:
-    """Numbers as numbers, all else as words."""
-    columns = {}
-    for name, values in covariates.items():
+def shown_covariates(cohort: Cohort, rows: np.ndarray) -> pd.DataFrame:
+    """The first covariates of some subjects: numbers as float, everything else as text."""
+
+    def plain(values: pd.Series) -> Any:
         if pd.api.types.is_numeric_dtype(values):
-            columns[str(name)] = values.to_numpy(dtype=float)
-        else:
-            columns[str(name)] = [None if pd.isna(value) else str(value) for value in values]
-    return pd.DataFrame(columns, index=range(len(covariates)))
+            return values.to_numpy(dtype=float)
+        return [None if pd.isna(value) else str(value) for value in values]
+
+    covariates = cohort.covariates.iloc[rows, :COVARIATES]
+    return pd.DataFrame({str(name): plain(values) for name, values in covariates.items()}, index=range(len(rows)))

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.resources import files
@@ -19,23 +19,13 @@ from PIL import Image
 
 from phenogroups.data.cohort import UNKNOWN, Cohort
 from phenogroups.data.writing import write_whole
-from phenogroups.evaluation.scores import SCORE_NAMES
 from phenogroups.methods import METHODS
 from phenogroups.methods.documentation import one_line
 from phenogroups.report import figures as draw
+from phenogroups.report import page_data, tables
 from phenogroups.report.figures import as_file, subgroup_name
-from phenogroups.report.page_data import (
-    as_text,
-    axis_cards,
-    axis_shares,
-    comparison_data,
-    none_data,
-    run_data,
-    subgroup_cards,
-    subgroup_rows,
-)
-from phenogroups.report.run_folder import Run, subgroup_numbers
-from phenogroups.report.tables import association_rows, criteria_rows, defined, known_rows, with_interval
+from phenogroups.report.pictures import image_url
+from phenogroups.report.run_folder import Run
 from phenogroups.training.run import PAGE, RunError
 
 # the other figures are for papers only: on the page, cards show the same
@@ -43,10 +33,10 @@ ON_PAGE = ("embedding", "confidence", "criteria", "diagnosis", "film", "history"
 
 
 def run_figures(run: Run) -> dict[str, Callable[[], Figure]]:
-    """How to draw every figure that this run has material for, by the name of its file."""
+    """Functions that draw the figures of this run, by the name of the file."""
     m, held_out = run.material, run.held_out
     ill = (held_out["diagnosis"] == "patient").to_numpy()
-    own = subgroup_numbers(held_out["subgroup"])
+    own = run.numbers_of(held_out["subgroup"])
     exemplar = ~m.gallery_borderline
     pictures = None if m.pictures is None else m.pictures[exemplar]
     p = run.subjects["confidence"].to_numpy()[m.gallery[exemplar]]
@@ -74,18 +64,17 @@ def write_figures(run: str | Path, folder: str | Path) -> list[Path]:
     """Every figure of a run as PNG and SVG."""
     read = Run.read(run)
     with drawing(run):
-        return save_figures(run_figures(read), folder)
+        return save_figures(((name, drawn()) for name, drawn in run_figures(read).items()), Path(folder))
 
 
-def save_figures(made: Mapping[str, Callable[[], Figure]], folder: str | Path) -> list[Path]:
-    folder = Path(folder)
+def save_figures(figures: Iterable[tuple[str, Figure]], folder: Path) -> list[Path]:
+    """Each named figure as PNG and SVG."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"Expected a folder for the figures. Received: {error}.") from error
     paths = []
-    for name, drawn in made.items():
-        figure = drawn()
+    for name, figure in figures:
         for kind in ("png", "svg"):
             paths.append(folder / f"{name}.{kind}")
             write_whole(paths[-1], as_file(figure, kind))
@@ -115,33 +104,40 @@ def drawing(folder: str | Path) -> Iterator[None]:
 
 def page_of(run: Run) -> str:
     m = run.material
-    columns = defined(run.scores)
     return render(
         "run.html.j2",
-        data=run_data(run),
+        data=page_data.run_data(run),
         m=m,
         title=m.title,
-        figures={name: _embedded(drawn()) for name, drawn in run_figures(run).items() if name in ON_PAGE},
-        cards=subgroup_cards(run),
-        who=subgroup_rows(run),
+        figures={name: embedded(drawn()) for name, drawn in run_figures(run).items() if name in ON_PAGE},
+        cards=page_data.subgroup_cards(run),
+        strips=page_data.property_strips(run),
+        who=page_data.subgroup_rows(run),
         held_out=len(run.held_out),
-        counts=pd.crosstab(run.subjects["part"], run.subjects["diagnosis"]).to_dict("index"),
-        score_columns=[SCORE_NAMES[column] for column in columns],
-        score_rows=[
-            (name, [with_interval(getattr(row, c), run.intervals.get(name, {}).get(c)) for c in columns])
-            for name, row in run.scores.items()
-        ],
+        subjects=_parts(run.subjects),
+        scores=tables.score_rows(run.scores, run.intervals),
         perfect=any(low == high for row in run.intervals.values() for low, high in row.values()),
-        known=None if m.confusion is None else known_rows(m.confusion, m.truth_names),
-        stability=_table(m.stability),
-        confounds=association_rows(m.confounds) or _table(m.confounds),
+        known=None if m.confusion is None else tables.known_rows(m.confusion, m.truth_names),
+        stability=tables.stability_rows(m.stability),
+        confounds=tables.association_rows(m.confounds) or _table(m.confounds),
         profiles=_table(_without_zeros(m.profiles)),
-        tests=criteria_rows(m.criteria),
-        criteria=_table(m.criteria),
         whom=run.reference,
-        made=_made(run.recipe),
-        recipe=list(_flat(run.recipe)),
+        **_appendix(run.recipe, m.criteria),
     )
+
+
+def _parts(subjects: pd.DataFrame) -> dict[str, Any]:
+    """Patients and controls who were used for training and who were held out."""
+    counts = subjects.groupby(["part", "diagnosis"]).size()
+    words = {"train": "used for training", "held-out": "held out, not used for training"}
+    rows = [[name, *(counts.get((part, who), 0) for who in ("patient", "control"))] for part, name in words.items()]
+    return tables.page_table(["Subjects", "Patients", "Controls"], rows)
+
+
+def _appendix(recipe: Mapping[str, Any], criteria: pd.DataFrame | None) -> dict[str, Any]:
+    """How the number of subgroups was tested and how the run was made."""
+    tested = {"tests": tables.criteria_rows(criteria), "criteria_words": tables.criteria_words(criteria)}
+    return {**tested, "criteria": _table(criteria), "made": _made(recipe), "recipe": list(flat(recipe))}
 
 
 def write_page_of_none(
@@ -160,7 +156,10 @@ def write_page_of_none(
 
     `vectors` (n, components) are the subjects of `cohort` where subgroups were looked for.
     """
-    data, share = none_data(cohort, vectors), np.array([*axis_shares(vectors[cohort.is_patient]), 0.0, 0.0])
+    data, share = (
+        page_data.none_data(cohort, vectors),
+        np.array([*page_data.axis_shares(vectors[cohort.is_patient]), 0.0, 0.0]),
+    )
     points = np.pad(vectors[:, :2], [(0, 0), (0, max(2 - vectors.shape[1], 0))])
     panel = ("Who is ill", np.where(cohort.is_patient, 0, UNKNOWN), ["Patients"], [draw.PATIENTS])
     html = render(
@@ -172,37 +171,14 @@ def write_page_of_none(
         subjects=len(cohort),
         patients=int(cohort.is_patient.sum()),
         share=f"{share.sum():.0%}",
-        axes=axis_cards(cohort, vectors, feature_names),
-        tests=criteria_rows(criteria),
-        criteria=_table(criteria),
+        axes=page_data.axis_cards(cohort, vectors, feature_names),
         figures={
-            "embedding": _embedded(draw.embedding_figure(points, share, [panel], cohort.is_patient)),
-            "criteria": _embedded(draw.criteria_figure(criteria)),
+            "embedding": embedded(draw.embedding_figure(points, share, [panel], cohort.is_patient)),
+            "criteria": embedded(draw.criteria_figure(criteria)),
         },
-        made=_made(recipe),
-        recipe=list(_flat(recipe)),
+        **_appendix(recipe, criteria),
     )
     write_whole(Path(folder) / PAGE, html)
-
-
-def comparison_page(
-    cohort: Cohort,
-    rows: np.ndarray,
-    points: Mapping[str, np.ndarray],
-    *,
-    title: str,
-    sentences: Sequence[str],
-    columns: Sequence[str],
-    table: Sequence[tuple[str, str, list[tuple[str, bool]]]],
-    figures: Mapping[str, Figure],
-    recipe: Mapping[str, Any],
-) -> str:
-    """Methods beside each other: the table, the bars, and where each method puts the same subjects (`rows`)."""
-    return render(
-        "compare.html.j2", data=comparison_data(cohort, rows, points), title=title, sentences=sentences,
-        columns=columns, table=table, methods=list(points), subjects=len(rows), recipe=list(_flat(recipe)),
-        figures={name: _embedded(figure) for name, figure in figures.items()},
-    )  # fmt: skip
 
 
 def render(template: str, *, data: Mapping[str, Any], **values: Any) -> str:
@@ -241,17 +217,15 @@ def _panels(run: Run) -> list[draw.Panel]:
     return [*panels, ("Truth", m.truth, m.truth_names, m.truth_styles)] if m.truth_names else panels
 
 
-def _embedded(figure: Figure, dpi: int = 220, shown_dpi: int = 135) -> dict[str, Any]:
+def embedded(figure: Figure, dpi: int = 220, shown_dpi: int = 135) -> dict[str, Any]:
     """The picture and its width on the page; one scale, so that all letters have one size."""
     buffer = io.BytesIO()
     # without matplotlib's version in it, equal figures are equal bytes
     figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", pad_inches=0.05, metadata={"Software": None})
     with Image.open(buffer) as picture:
         width, height = (round(side * shown_dpi / dpi) for side in picture.size)
-        small = io.BytesIO()
         # pictures of few colours: a palette is a third of the size
-        picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
-    url = f"data:image/png;base64,{base64.b64encode(small.getvalue()).decode('ascii')}"
+        url = image_url(picture.convert("RGB").quantize(256, dither=Image.Dither.NONE), "png", optimize=True)
     return {"url": url, "width": width, "height": height, "alt": figure.get_label()}
 
 
@@ -273,26 +247,24 @@ def _made(recipe: Mapping[str, Any]) -> dict[str, str | None]:
 def _table(table: pd.DataFrame | None) -> dict[str, Any] | None:
     if table is None:
         return None
-    return {
-        "columns": [str(name).replace("_", " ") for name in table.columns],
-        "rows": [[as_text(value) for value in row] for row in table.itertuples(index=False)],
-        "words": [not pd.api.types.is_numeric_dtype(kind) for kind in table.dtypes],
-    }
+    rows = [[page_data.as_text(value) for value in row] for row in table.itertuples(index=False)]
+    words = [not pd.api.types.is_numeric_dtype(kind) for kind in table.dtypes]
+    return tables.page_table([str(name).replace("_", " ") for name in table.columns], rows, words)
 
 
 def _without_zeros(profiles: pd.DataFrame | None) -> pd.DataFrame | None:
-    """Nobody's missing values need no column."""
+    """Without columns of missing values that are all zero."""
     if profiles is None:
         return None
     counted = [name for name in profiles.columns if str(name).startswith("missing ")]
     return profiles.drop(columns=[name for name in counted if not pd.to_numeric(profiles[name]).any()])
 
 
-def _flat(recipe: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat(recipe: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Nested settings as `network.width` rows."""
     for key, value in recipe.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         elif isinstance(value, list | tuple):
             yield f"{prefix}{key}", ", ".join(map(str, value))
         else:

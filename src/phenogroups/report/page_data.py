@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.data.cohort import UNKNOWN, Cohort, subgroup_letter
+from phenogroups.data.properties import plain_name
 from phenogroups.report.figures import COLORS, GRAY, MARKERS, overlay, subgroup_name
-from phenogroups.report.material import FEATURES, LEAST_PICTURE, subjects_shown
+from phenogroups.report.material import FEATURES, LEAST_PICTURE, THUMBNAIL, shown_covariates
 from phenogroups.report.pictures import draw_inputs, grey_levels, picture_url, sheet_of
 from phenogroups.report.run_folder import Run
+from phenogroups.report.tables import page_table
 
 LEVELS = 16  # kinds of a covariate that still get a colour each
 SCALE = 1000  # coordinates are whole numbers up to this
@@ -29,11 +31,11 @@ def run_data(run: Run) -> dict[str, Any]:
     left_out = ("part",) if run.several_runs else ("part", "undecided")  # of one run it is not computed
     table = {str(name): rows[name] for name in rows.columns if name not in left_out}
     by_subgroup = [_style(k, subgroup_name(k)) for k in range(m.n_subgroups)]
-    ways = [{"name": "subgroup", "styles": [CONTROLS, *by_subgroup], "values": (run.subgroup + 1).tolist()}]
-    ways += colour_ways(run.is_patient, m.truth, m.truth_names, m.truth_styles, m.covariates)
-    data = _subjects_data(table, run.is_patient, m.truth, m.truth_names, m.covariates, m.thumbnails)
+    way = {"name": "subgroup", "styles": [CONTROLS, *by_subgroup], "values": (run.subgroup + 1).tolist()}
+    truth = (m.truth, m.truth_names, m.truth_styles)
+    data = _subjects_data(table, run.is_patient, truth, m.covariates, m.thumbnails)
     data |= {
-        "colours": ways, "points": _whole(m.points), "share": [round(float(s), 4) for s in m.share],
+        "colours": [way, *data["colours"]], "points": _whole(m.points), "share": [round(float(s), 4) for s in m.share],
         "umap": None if m.umap is None else _whole(m.umap), "film": None,
     }  # fmt: skip
     if m.bars is not None:
@@ -48,26 +50,17 @@ def run_data(run: Run) -> dict[str, Any]:
 
 
 def comparison_data(cohort: Cohort, rows: np.ndarray, points: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The same subjects (`rows`) where each method puts them."""
-    ill, truth, names, covariates, thumbnails = subjects_shown(cohort, rows)
-    table = {"subject": cohort.subject[rows], "diagnosis": np.where(ill, "patient", "control")}
-    ways = colour_ways(ill, truth, names, range(len(names)), covariates)
-    return _subjects_data(table, ill, truth, names, covariates, thumbnails) | {
-        "colours": sorted(ways, key=lambda way: way["name"] != "truth"),  # the first is shown at the beginning
-        "methods": [{"points": _whole(where)} for where in points.values()],
-    }  # fmt: skip
+    """The same subjects (`rows`) in the embedding of each method."""
+    data = _cohort_data(cohort, rows)
+    data["colours"].sort(key=lambda way: way["name"] != "truth")  # the first is shown at the beginning
+    return data | {"methods": [{"points": _whole(where)} for where in points.values()]}
 
 
 def none_data(cohort: Cohort, vectors: np.ndarray) -> dict[str, Any]:
-    """Subjects where no subgroups were found, on the first three axes of where they were looked for."""
-    rows = np.arange(len(cohort))
-    ill, truth, names, covariates, thumbnails = subjects_shown(cohort, rows)
-    table = {"subject": cohort.subject, "diagnosis": np.where(ill, "patient", "control")}
+    """A cohort without subgroups, on the first three axes of the space in which they were looked for."""
     points = np.pad(vectors[:, :3], [(0, 0), (0, max(3 - vectors.shape[1], 0))])
-    return _subjects_data(table, ill, truth, names, covariates, thumbnails) | {
-        "colours": colour_ways(ill, truth, names, range(len(names)), covariates), "points": _whole(points),
-        "share": axis_shares(vectors[ill]), "umap": None, "film": None,
-    }  # fmt: skip
+    data = {"points": _whole(points), "share": axis_shares(vectors[cohort.is_patient]), "umap": None, "film": None}
+    return _cohort_data(cohort, np.arange(len(cohort))) | data
 
 
 def axis_shares(vectors: np.ndarray) -> list[float]:
@@ -100,21 +93,37 @@ def axis_cards(cohort: Cohort, vectors: np.ndarray, feature_names: Sequence[str]
     return cards
 
 
+def _cohort_data(cohort: Cohort, rows: np.ndarray) -> dict[str, Any]:
+    """Some subjects of a cohort, without a run."""
+    ill = cohort.is_patient[rows]
+    truth = np.full(len(rows), UNKNOWN) if cohort.truth is None else cohort.truth[rows]
+    names = list(cohort.truth_names) if (truth != UNKNOWN).any() else []
+    is_table = cohort.inputs.ndim == 2
+    thumbnails = None if is_table else draw_inputs(cohort, rows, THUMBNAIL, grey_levels(cohort, rows))
+    table = {"subject": cohort.subject[rows], "diagnosis": np.where(ill, "patient", "control")}
+    return _subjects_data(table, ill, (truth, names, range(len(names))), shown_covariates(cohort, rows), thumbnails)
+
+
 def _subjects_data(
-    table: Mapping[str, Iterable[Any]], is_patient: np.ndarray, truth: np.ndarray, names: Sequence[str],
-    covariates: pd.DataFrame, thumbnails: np.ndarray | None,
-) -> dict[str, Any]:  # fmt: skip
-    known = {"truth": [names[k] if k != UNKNOWN else "" for k in truth]} if names else {}
+    table: Mapping[str, Iterable[Any]],
+    is_patient: np.ndarray,
+    truth: tuple[np.ndarray, Sequence[str], Sequence[int]],  # of each subject; names and styles
+    covariates: pd.DataFrame,
+    thumbnails: np.ndarray | None,
+) -> dict[str, Any]:
+    """Columns, colours and small pictures of the subjects shown."""
+    known = {"truth": [truth[1][k] if k != UNKNOWN else "" for k in truth[0]]} if truth[1] else {}
     listed = {**table, **known, **{str(name): covariates[name] for name in covariates.columns}}
     return {
         "control": [int(not ill) for ill in is_patient], "columns": list(listed),
         "rows": [list(row) for row in zip(*([as_text(v) for v in values] for values in listed.values()), strict=True)],
         "sheet": None if thumbnails is None else sheet_of(thumbnails), "bars": None,
+        "colours": colour_ways(is_patient, *truth, covariates),
     }  # fmt: skip
 
 
 def _whole(points: np.ndarray) -> list[Any]:
-    """One scale for all axes: a distance means the same in every direction."""
+    """Coordinates as whole numbers, with one scale for all axes."""
     middle = (points.max(axis=tuple(range(points.ndim - 1))) + points.min(axis=tuple(range(points.ndim - 1)))) / 2
     away = points - middle
     return np.rint(away * (SCALE / max(float(np.abs(away).max(initial=0)), 1e-12))).astype(int).tolist()
@@ -133,7 +142,7 @@ def _style(k: int, name: str, colours: Sequence[str] = COLORS) -> dict[str, Any]
 def colour_ways(
     is_patient: np.ndarray, truth: np.ndarray, names: Sequence[str], styles: Sequence[int], covariates: pd.DataFrame
 ) -> list[dict[str, Any]]:
-    """By diagnosis, by truth where it is known, and by each covariate that a few colours or a ramp can show."""
+    """Ways to colour the subjects: diagnosis, truth where it is known, and covariates with few or numeric values."""
     patients = {"name": "Patients", "colour": "#000000", "shape": "o"}
     ways = [{"name": "diagnosis", "styles": [CONTROLS, patients], "values": is_patient.astype(int).tolist()}]
     if names:
@@ -185,6 +194,24 @@ def subgroup_cards(run: Run) -> list[dict[str, Any]]:
             card["means"].append(shown_picture(signed, alt=f"Subgroup {letter}: {words}", words=words))
         cards.append(card)
     return cards
+
+
+def property_strips(run: Run) -> list[dict[str, Any]]:
+    """Of each property of images that subgroups follow, the patients at both ends, below the warning of it."""
+    m, shown = run.material, []
+    if m.strip_rows is None or m.strip_values is None or m.strip_pictures is None:
+        return []
+    for i, strip in enumerate(m.strips or []):
+        name, pictures = plain_name(strip["property"]), []
+        for at in np.flatnonzero(m.strip_of == i):
+            one, value = run.subjects.iloc[int(m.strip_rows[at])], f"{m.strip_values[at]:.3g}"
+            letter = one["subgroup"]
+            alt = f"Patient {one['subject']} of subgroup {letter}, {name} {value}"
+            pictures.append(shown_picture(m.strip_pictures[at], alt=alt, words=f"{letter}: {value}"))
+        half = len(pictures) // 2
+        ends = [("Lowest", pictures[:half]), ("Highest", pictures[half:])]
+        shown.append({"warning": strip["warning"], "name": name, "ends": ends, "pictures": pictures})
+    return shown
 
 
 def shown_picture(picture: np.ndarray, *, alt: str, name: str = "", words: str = "") -> dict[str, Any]:
@@ -251,18 +278,14 @@ def _signed(one: np.ndarray, every: np.ndarray) -> np.ndarray:
     return np.rint(255 * (0.5 + one.astype(np.float32) / limit / 2)).astype(np.uint8)
 
 
-def subgroup_rows(run: Run) -> list[dict[str, Any]]:
-    """One row per subgroup, of patients."""
+def subgroup_rows(run: Run) -> dict[str, Any]:
+    """A table of the subgroups: sizes, and how sure the assignment of held-out patients is."""
     train, held_out = run.sizes("train"), run.sizes("held-out")
     rows = []
     for k in range(run.material.n_subgroups):
         own = run.held_out[run.held_out["subgroup"] == subgroup_letter(k)]
-        rows.append(
-            {
-                "name": subgroup_name(k), "train": train[k], "held_out": held_out[k],
-                "share": f"{held_out[k] / max(sum(held_out), 1):.0%}",
-                "confidence": f"{own['confidence'].median():.2f}" if len(own) else "–",
-                "undecided": int(own["undecided"].sum()) if run.several_runs else "not computed",
-            }
-        )  # fmt: skip
-    return rows
+        share, median = held_out[k] / max(sum(held_out), 1), f"{own['confidence'].median():.2f}" if len(own) else "–"
+        undecided = int(own["undecided"].sum()) if run.several_runs else "not computed"
+        rows.append([subgroup_name(k), train[k], held_out[k], f"{share:.0%}", median, undecided])
+    columns = ["Subgroup", "Training patients", "Held-out patients", "Share", "Median probability", "Undecided"]
+    return page_table(columns, rows)

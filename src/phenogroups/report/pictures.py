@@ -39,13 +39,15 @@ def _size(image: np.ndarray, side: int) -> tuple[int, int]:
     return max(round(width * shrink), 1), max(round(height * shrink), 1)
 
 
-def draw_inputs(cohort: Cohort, rows: np.ndarray, side: int, levels: tuple[float, float]) -> np.ndarray:
-    """(rows, h, w[, 3]): 0..255, all on one grey scale."""
+def draw_inputs(
+    cohort: Cohort, rows: np.ndarray, side: int, levels: tuple[float, float], *, one_slice: bool = False
+) -> np.ndarray:
+    """(rows, h, w[, 3]): 0..255, all on one grey scale; of a volume three slices, or the middle one alone."""
     low, high = levels
     drawn = []
     for block in read_blocks(cohort, rows):
         for image in block:
-            flat = montage(image, low)
+            flat = image[:, image.shape[1] // 2] if one_slice and image.ndim == 4 else montage(image, low)
             flat = flat if len(flat) == 3 else flat[:1]  # three channels are colours, of others the first is shown
             grey = np.clip((flat.astype(np.float32) - low) / max(high - low, 1e-12), 0, 1) * 255
             picture = Image.fromarray(
@@ -61,16 +63,16 @@ def grey_levels(cohort: Cohort, rows: np.ndarray, most: int = 100) -> tuple[floa
     return float(min(low for low, _ in some)), float(max(high for _, high in some))
 
 
-def data_url(picture: np.ndarray, kind: str = "png", **options: Any) -> str:
+def image_url(image: Image.Image, kind: str, **options: Any) -> str:
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, kind, **options)
+    image.save(buffer, kind, **options)
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def picture_url(picture: np.ndarray) -> str:
     """A photograph is compressed with loss, to a tenth of its size; each pixel of a small picture counts."""
-    is_tiny = max(picture.shape[:2]) <= TINY
-    return data_url(picture) if is_tiny else data_url(picture, "webp", quality=80)
+    image = Image.fromarray(picture)
+    return image_url(image, "png") if max(image.size) <= TINY else image_url(image, "webp", quality=80)
 
 
 def sheet_of(pictures: np.ndarray) -> dict[str, Any]:
@@ -83,4 +85,5 @@ def sheet_of(pictures: np.ndarray) -> dict[str, Any]:
     sheet = sheet.reshape(rows, columns, *pictures.shape[1:]).swapaxes(1, 2)
     flat = sheet.reshape(rows * height, columns * width, *pictures.shape[3:])
     kind = "webp" if rows * height <= SHEET else "jpeg"  # WebP ends at 16,383 pixels
-    return {"url": data_url(flat, kind, quality=80), "width": width, "height": height, "columns": columns}
+    url = image_url(Image.fromarray(flat), kind, quality=80)
+    return {"url": url, "width": width, "height": height, "columns": columns}

@@ -1,6 +1,5 @@
 """A run folder as the page reads it: checked, because it may come from elsewhere."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from io import BytesIO
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from phenogroups.data.cohort import subgroup_letter
+from phenogroups.data.cohort import UNKNOWN, subgroup_letter
 from phenogroups.data.table_files import MOST_TABLE
 from phenogroups.data.untrusted import check_types, parse_json, read_limited
 from phenogroups.evaluation.scores import Scores
@@ -59,7 +58,7 @@ class Run:
         letters = {subgroup_letter(k) for k in range(self.material.n_subgroups)}
         if not {*self.subjects["subgroup"]} <= {"", *letters}:
             raise ValueError(f"subgroups beyond {', '.join(sorted(letters))} in subgroups.csv")
-        for name in ("shown", "gallery"):
+        for name in ("shown", "gallery", "strip_rows"):
             require_within(name, getattr(self.material, name), 0, len(self.subjects))
         # confidence, probabilities, distances and losses are drawn
         numbers = self.subjects.drop(columns=["subject", "part", "diagnosis", "subgroup"])
@@ -91,7 +90,12 @@ class Run:
     @property
     def subgroup(self) -> np.ndarray:
         """Of each subject shown; -1 for controls."""
-        return subgroup_numbers(self.subjects["subgroup"].iloc[self.material.shown])
+        return self.numbers_of(self.subjects["subgroup"].iloc[self.material.shown])
+
+    def numbers_of(self, letters: pd.Series) -> np.ndarray:
+        """0 for A, 1 for B, ...; -1 where there is no subgroup."""
+        number = {subgroup_letter(k): k for k in range(self.material.n_subgroups)}
+        return letters.map(number).fillna(UNKNOWN).to_numpy(dtype=int)
 
     def sizes(self, part: str) -> list[int]:
         """Patients of each subgroup."""
@@ -106,12 +110,3 @@ def read_subgroups(path: Path) -> pd.DataFrame:
     columns = pd.read_csv(BytesIO(content), nrows=0).columns
     numbers: Any = {name: [""] for name in columns if name not in words}
     return pd.read_csv(BytesIO(content), dtype=dict.fromkeys(words, str), keep_default_na=False, na_values=numbers)  # pyright: ignore
-
-
-def subgroup_numbers(letters: Iterable[str]) -> np.ndarray:
-    """0 for A, 25 for Z, 26 for AA, ...; -1 where there is none."""
-
-    def number(letter: str) -> int:
-        return -1 if not letter else 26 * (number(letter[:-1]) + 1) + ord(letter[-1]) - ord("A")
-
-    return np.array([number(letter) for letter in letters])

@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from phenogroups.clustering.adjust import column_name
 from phenogroups.data.cohort import Cohort, subgroup_letter
+from phenogroups.data.properties import plain_name
 from phenogroups.data.study import Study
-from phenogroups.evaluation.alarms import SURE
 from phenogroups.evaluation.confounds import followed, untested
 from phenogroups.evaluation.diagnostics import Diagnostics
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.scores import Scores
+from phenogroups.evaluation.verdict import SURE
 from phenogroups.methods import Consensus, Method, Prediction, name_of
 from phenogroups.methods.consensus import AGREEING
 
@@ -23,12 +25,12 @@ def choice_sentences(choice: Choice) -> list[str]:
     """The chosen number of subgroups and its p-values."""
     said = [
         choice.reason,
-        f"Patients who have no subgroups would look at least as grouped with a probability of {choice.p:.2g}.",
+        f"Patients without subgroups would look at least as clearly grouped with a probability of {choice.p:.2g}.",
     ]
     if choice.subgroups > 1:
         said.append(
-            "If patients and controls are mixed up at random, subgroups that part the one so much more than the other "
-            f"appear with a probability of {choice.p_shuffled:.2g} (estimated from 19 trials)."
+            "If the diagnosis is shuffled among all subjects, groups that divide the patients so much more clearly "
+            f"than the controls appear with a probability of {choice.p_shuffled:.2g} (estimated from 19 shuffles)."
         )
     return said
 
@@ -36,14 +38,13 @@ def choice_sentences(choice: Choice) -> list[str]:
 def stability_sentences(table: pd.DataFrame) -> list[str]:
     """How far the same subgroups are found again, and what was not computed."""
     said = [
-        f"{row['meaning']} ({row['agreement']:.2f}"
-        + ("" if np.isnan(row["by_chance"]) else f"; without subgroups {row['by_chance']:.2f}")
-        + ")"
+        f"{row['meaning'][0].upper()}{row['meaning'][1:]}: {row['agreement']:.2f}"
+        + ("." if np.isnan(row["by_chance"]) else f" ({row['by_chance']:.2f}).")
         for _, row in table.dropna(subset=["agreement"]).iterrows()
     ]
-    missing = " and ".join(table.loc[table["agreement"].isna(), "what"])
-    sentences = [f"How far this is true (1: entirely, 0: chance): {'; '.join(said)}."] if said else []
-    return sentences + ([f"Whether {missing} agree was not computed."] if missing else [])
+    again = "Are the same subgroups found again? Agreement is 1 for the same subgroups; in brackets, what chance gives."
+    missing = ", and whether ".join(table.loc[table["agreement"].isna(), "meaning"])
+    return ([" ".join([again, *said])] if said else []) + ([f"Not computed: whether {missing}."] if missing else [])
 
 
 def summary(
@@ -56,17 +57,19 @@ def summary(
     tested: Choice | None = None,
     searched: bool = False,
 ) -> dict[str, list[str]]:
-    """The findings in plain sentences, by question; `searched`: the number of subgroups was looked for.
+    """The findings in plain sentences, by question.
 
-    Else it was given; `tested` is then a test of this number alone, if there was one.
+    `searched`: the number of subgroups was searched for; otherwise it was given, and `tested` is a test of this number
+    alone, if there was one.
     """
     k = new.subgroup.shape[1]
     ill = test.is_patient
     sizes = np.bincount(new.subgroup[ill].argmax(axis=1), minlength=k)
     shares = ", ".join(f"{subgroup_letter(i)} {n / sizes.sum():.0%} ({n})" for i, n in enumerate(sizes))
     controls = f"contrasted with {(~train.is_patient).sum()} controls" if method.needs_controls else "without controls"
-    if method.covariates and not method.needs_controls:
-        adjusted = ", ".join(method.covariates)
+    one_run = method.run(0) if isinstance(method, Consensus) else method
+    adjusted = ", ".join(map(column_name, getattr(one_run, "adjust", ())))
+    if adjusted and not method.needs_controls:
         controls = (
             f"adjusted for {adjusted} as seen in {(~train.is_patient).sum()} controls, but not contrasted with them"
         )
@@ -90,12 +93,12 @@ def summary(
         of_test = "it was not tested whether there are subgroups at all"
         if tested is not None:
             passed = "passed" if tested.subgroups > 1 else "did not pass"
-            of_test = f"it {passed} the test of this number (p {tested.p:.2g}), and no other was tried"
+            of_test = f"it {passed} its test (p {tested.p:.2g}), and no other number was tried"
         said["sure"].append(f"The number of subgroups was given, not looked for: {of_test}.")
     if scores.class_bacc is not None and new.diagnosis is not None:
         called = new.diagnosis > 0.5
         said["apart"] = [
-            f"Held-out patients are told from controls with a balanced accuracy of {scores.class_bacc:.3f}: "
+            f"Held-out patients are distinguished from controls with a balanced accuracy of {scores.class_bacc:.3f}: "
             f"{np.sum(called & ill)} of {ill.sum()} patients and {np.sum(~called & ~ill)} of {np.sum(~ill)} controls "
             "are recognised as such."
         ]
@@ -117,7 +120,8 @@ def confound_sentences(confounds: pd.DataFrame | None) -> list[str]:
         follows = {one.source for one in followed(confounds)}
         tested = confounds.loc[(confounds["among"] == "patients") & confounds["p"].notna(), ["covariate", "source"]]
         for source, what in (("covariate", ""), ("image", " of their images")):
-            names = tested.loc[tested["source"] == source, "covariate"].str.removeprefix("image_").str.replace("_", " ")
+            names = tested.loc[tested["source"] == source, "covariate"]
+            names = names if source == "covariate" else names.map(plain_name)
             if len(names) and source not in follows:
                 said.insert(0, f"Subgroups were not seen to follow {', '.join(names)}{what}.")
     return [*said, "What was not recorded may still explain the subgroups."]
@@ -129,25 +133,27 @@ def diagnostics_sentences(found: Diagnostics) -> list[str]:
     ratio, entropy, own = found.distance_ratio, found.gate_entropy_controls, found.expert_specialisation
     if ratio is not None:
         said.append(
-            f"Controls are about equally far from all subgroups (the farthest {ratio:.2f} times as far as the nearest)."
+            f"Controls are about equally far from all subgroups (the farthest is {ratio:.2f} times as far "
+            "as the nearest)."
             if ratio < NEARER
-            else f"One subgroup lies nearer to controls than another (by a factor of {ratio:.2f}): it may be the "
-            "mildly ill."
+            else f"One subgroup lies nearer to the controls than another (which is {ratio:.2f} times as far): it may "
+            "consist of the mildly ill."
         )
     if entropy is not None:
         said.append(
-            f"Controls are left undecided between the subgroups, as they should be ({entropy:.2f} of 1)."
+            "Controls are left undecided between the subgroups, as they should be: their probabilities are nearly "
+            f"equal (normalised entropy {entropy:.2f}, where 1 is equal)."
             if entropy >= UNDECIDED
-            else f"Controls are put into subgroups too (left undecided to {entropy:.2f} of 1): part of what tells the "
-            "subgroups apart is in everybody."
+            else "Controls are assigned to subgroups too, although they have none: part of what distinguishes the "
+            f"subgroups exists in healthy people (normalised entropy {entropy:.2f}, where 1 is undecided)."
         )
     if own is not None:
         said.append(
-            "Each subgroup has its own way of differing from controls (its own expert recognises it better than those "
-            f"of the others, by {own:.3f} of balanced accuracy)."
+            "Each subgroup differs from controls in its own way: the classifier of a subgroup (its expert) "
+            f"distinguishes it from controls better than those of other subgroups do (balanced accuracy {own:+.3f})."
             if own > SPECIALISED
-            else "All subgroups differ from controls in much the same way (its own expert recognises a subgroup hardly "
-            f"better than those of the others: {own:.3f} of balanced accuracy)."
+            else "All subgroups differ from controls in much the same way: the classifier of a subgroup (its expert) "
+            f"hardly does better on it than the classifiers of other subgroups (balanced accuracy {own:+.3f})."
         )
     return said
 
@@ -164,11 +170,11 @@ def consensus_sentence(method: Consensus, patients: Prediction) -> str:
     )
 
 
-def comparison_sentences(study: Study, summary: pd.DataFrame, about: Mapping[str, Any]) -> list[str]:
-    """Who was trained on and scored; then what the marks of the table mean."""
+def comparison_sentence(study: Study, summary: pd.DataFrame, about: Mapping[str, Any]) -> str:
+    """Who was trained on and who was scored."""
     trained, scored, _ = study.parts(0)
     unit = "train/validation splits" if about["splits"] else "seeds"
-    return [
+    return (
         f"{len(summary)} methods were trained on {len(trained)} subjects of {study.cohort.name} and scored on "
         f"{len(scored)} others, over {about['seeds']} {unit}; {about['subgroups']} subgroups were looked for."
-    ]
+    )

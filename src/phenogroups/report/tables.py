@@ -1,7 +1,7 @@
 """Tables for the terminal, for the page and for LaTeX."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,24 @@ DEVIATION = "the deviation is that of a sample (divided by n - 1); the paper's t
 OUTPUTS = ("compare.csv", "summary.csv", "compare.json", "table.tex", "compare.png", "compare.svg")
 OUTPUTS += ("compare.html", "embeddings.png", "embeddings.svg")
 NO_HEAD, FAILED = "×", "failed"
+STABILITY = ("Is this true?", "Agreement", "By chance", "Patients")  # columns on the page
+CRITERIA = {  # columns of criteria.csv in plain words
+    "gap": "how empty the space between two subgroups is (0: no gap), beyond what it is among controls, for the two that "
+    "are least separate; a share of the patients of both",
+    "gap_of_smaller": "the same as a share of the smaller of the two subgroups",
+    "p_gap": "probability of such a gap in patients without groups",
+    "p_shuffled": "probability of such a gap if patients had been named at random",
+    "agreement": "how well other ways of looking at the data find the same subgroups (1: the same, 0: chance)",
+    "smallest": "share of the patients in the smallest subgroup",
+    "silhouette": "how far apart the subgroups lie, from -1 to 1; high is good",
+    "davies_bouldin": "spread within subgroups compared with the distance between them; low is good",
+    "bic": "Bayesian information criterion of the mixture; low is good",
+    "x_means": "the number of subgroups that X-means would change this number to",
+    "dec_ratio": "loss of Deep Embedded Clustering on training patients compared with others; a sharp fall says that "
+    "the number is too large",
+    "diagnosis_bacc": "balanced accuracy of the diagnosis with one classifier for each subgroup; high is good",
+    "passes": "whether the number passes all tests",
+}
 CAPTION = (
     "Subgroups of patients, and controls beside them. The tests compare the subgroups; p is corrected for the number "
     "of tests by Holm's method."
@@ -28,12 +46,8 @@ CAPTION = (
 
 def score_table(rows: dict[str, Scores]) -> Table:
     """One row per name for the terminal; a score that is None in all rows gets no column."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("", no_wrap=True)
     columns = defined(rows)
-    for column in columns:
-        words = SCORE_NAMES[column].split()
-        table.add_column(SCORE_NAMES[column], justify="right", min_width=max(map(len, words)))  # words stay whole
+    table = _terminal_table("", [SCORE_NAMES[column] for column in columns])
     for name, scores in rows.items():
         table.add_row(name, *(format_score(getattr(scores, column)) for column in columns))
     return table
@@ -41,12 +55,17 @@ def score_table(rows: dict[str, Scores]) -> Table:
 
 def known_table(known: pd.DataFrame) -> Table:
     """Patients by subgroup found (rows) and by what is known of them (columns), for the terminal."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("subgroup", no_wrap=True)
-    for name in known.columns:
-        table.add_column(Text(str(name)), justify="right")
+    table = _terminal_table("subgroup", [Text(str(name)) for name in known.columns])  # never markup
     for letter, counts in known.iterrows():
         table.add_row(str(letter), *map(str, counts))
+    return table
+
+
+def _terminal_table(first: str, others: Iterable[str | Text]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(first, no_wrap=True)
+    for name in others:  # short words stay whole
+        table.add_column(name, justify="right", min_width=min(max(map(len, str(name).split()), default=1), 12))
     return table
 
 
@@ -59,9 +78,19 @@ def format_score(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def with_interval(value: float | None, ends: Sequence[float] | None) -> str:
-    """A score, and its interval where there is one."""
-    return format_score(value) if value is None or ends is None else f"{value:.3f} ({ends[0]:.3f} to {ends[1]:.3f})"
+def page_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], words: Sequence[bool] = ()) -> dict[str, Any]:
+    """A table for the page; `words` are the columns of text."""
+    return {"columns": list(columns), "rows": rows, "words": list(words) or [False] * len(columns)}
+
+
+def score_rows(scores: dict[str, Scores], intervals: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Any]:
+    """Scores for the page, with their intervals where they have one."""
+    columns, rows = defined(scores), []
+    for name, row in scores.items():
+        values = {column: getattr(row, column) for column in columns}
+        ends = {c: " ({:.3f} to {:.3f})".format(*pair) for c, pair in intervals.get(name, {}).items()}
+        rows.append([name, *(format_score(v) + ("" if v is None else ends.get(c, "")) for c, v in values.items())])
+    return page_table(["Scores", *(SCORE_NAMES[column] for column in columns)], rows)
 
 
 def known_rows(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
@@ -69,7 +98,7 @@ def known_rows(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
     share = counts / np.maximum(counts.sum(axis=0), 1)
     cells = [[f"{n} ({part:.0%})" for n, part in zip(*row, strict=True)] for row in zip(counts, share, strict=True)]
     rows = [[subgroup_letter(k), *row, str(counts[k].sum())] for k, row in enumerate(cells)]
-    return {"columns": ["Subgroup found", *names, "all"], "rows": rows, "words": [False] * (len(names) + 2)}
+    return page_table(["Subgroup found", *names, "all"], rows)
 
 
 def criteria_rows(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
@@ -84,7 +113,25 @@ def criteria_rows(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
         cells = [f"{test.values.iloc[i]:.3g}: {'passes' if test.passes.iloc[i] else 'fails'}" for test in asked]
         rows.append([str(row["subgroups"]), *cells, "yes" if row["passes"] else "no"])
     columns = ["Subgroups", *(test.asked for test in asked), "Passes all"]
-    return {"columns": columns, "rows": rows, "words": [True] * len(columns)}
+    return page_table(columns, rows, [True] * len(columns))
+
+
+def criteria_words(criteria: pd.DataFrame | None) -> list[tuple[str, str]]:
+    """The columns of the criteria that occur, each in plain words."""
+    there = [] if criteria is None else list(criteria.columns)
+    return [(name.replace("_", " "), words) for name, words in CRITERIA.items() if name in there]
+
+
+def stability_rows(stability: pd.DataFrame | None) -> dict[str, Any] | None:
+    """How far the same subgroups are found again; "not computed" where it takes a training."""
+    if stability is None:
+        return None
+    shown = stability[["meaning", "agreement", "by_chance", "n"]].to_numpy(object)
+    rows = [
+        [words[0].upper() + words[1:], *("not computed" if pd.isna(x) else f"{x:.2f}" for x in numbers), str(n)]
+        for words, *numbers, n in shown
+    ]
+    return page_table(STABILITY, rows, [True, False, False, False])
 
 
 def association_rows(confounds: pd.DataFrame | None) -> dict[str, Any] | None:
@@ -101,7 +148,7 @@ def association_rows(confounds: pd.DataFrame | None) -> dict[str, Any] | None:
     columns = ["Covariate", *(["Source"] if "source" in confounds else []), "Measure"]
     words = [True] * len(columns)
     columns += [title for among in whom for title in (f"Among {among} (95% interval)", "Corrected p")]
-    return {"columns": columns, "rows": rows, "words": [*words, True, False, True, False]}
+    return page_table(columns, rows, [*words, True, False, True, False])
 
 
 def _association(one: Mapping[Any, Any]) -> tuple[str, str]:
@@ -118,25 +165,27 @@ def shown_columns(summary: pd.DataFrame) -> list[str]:
 
 def comparison_table(summary: pd.DataFrame) -> Table:
     """The paper's table for the terminal; the best of a column is bold, with a star if it beats every other method."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("", no_wrap=True)
     columns = shown_columns(summary)
-    for column in columns:
-        table.add_column(TITLES[column].replace(" ", "\n"), justify="right", no_wrap=True)
-    for _, of_kind in summary.groupby("kind", sort=False):
-        for i, row in enumerate(of_kind.to_dict("records")):
-            cells = [Text(_shown(row, column) + star, style) for column, star, style in _marks(summary, row, columns)]
-            table.add_row(_named(row), *cells, end_section=i == len(of_kind) - 1)
+    table = _terminal_table("", [TITLES[column].replace(" ", "\n") for column in columns])
+    rows = table_rows(summary, columns)
+    for (kind, name, cells), (following, *_) in zip(rows, [*rows[1:], ("",)], strict=True):
+        shown = [Text(text + star, "bold" if is_best else "") for text, star, is_best in cells]
+        table.add_row(name, *shown, end_section=kind != following)
     return table
 
 
-def table_rows(summary: pd.DataFrame) -> list[tuple[str, str, list[tuple[str, bool]]]]:
-    """The same for a page: kind, name, and of each shown column the text and whether it is the best."""
-    columns, rows = shown_columns(summary), []
+def table_rows(summary: pd.DataFrame, columns: Sequence[str]) -> list[tuple[str, str, list[tuple[str, str, bool]]]]:
+    """Kind, name and cells of each method; a cell is its text, a star (or an equally wide blank), and if it is best."""
+    rows = []
     for row in summary.to_dict("records"):
-        marks = _marks(summary, row, columns)
-        cells = [(_shown(row, column) + star.strip(), bool(style)) for column, star, style in marks]
-        rows.append((str(row["kind"]), _named(row), cells))
+        cells = []
+        for column in columns:
+            is_ranked = column in RANKED
+            star = "*" if is_ranked and row[f"{column}_star"] else ""
+            blank = " " * bool(is_ranked and summary[f"{column}_star"].any())
+            cells.append((_shown(row, column), star or blank, bool(is_ranked and row[f"{column}_best"])))
+        partly = f" ({row['seeds']} of {row['seeds'] + row['failed']} seeds)" if row["failed"] and row["seeds"] else ""
+        rows.append((str(row["kind"]), row["method"] + partly, cells))
     return rows
 
 
@@ -148,15 +197,14 @@ def latex_table(summary: pd.DataFrame, caption: str, label: str = "table:compari
         rf"  \begin{{tabular}}{{l{'c' * len(columns)}}}", r"  \hline",
         "  " + " & ".join(["Algorithm", *(TITLES[column] for column in columns)]) + r" \\",
     ]  # fmt: skip
-    for kind, of_kind in summary.groupby("kind", sort=False):
-        lines.append(r"  \hline")
-        for row in of_kind.to_dict("records"):
-            name = latex_text(_named(row)) + " (upper bound)" * (kind == "upper bound")
-            cells = []
-            for column, star, style in _marks(summary, row, columns):
-                text = _shown(row, column).replace("±", r"$\pm$").replace(NO_HEAD, r"$\times$")
-                cells.append((rf"\textbf{{{text}}}" if style else text) + star.strip())
-            lines.append("  " + " & ".join([name, *cells]) + r" \\")
+    before = None
+    for kind, name, cells in table_rows(summary, columns):
+        lines += [r"  \hline"] * (kind != before)
+        before, shown = kind, [latex_text(name) + " (upper bound)" * (kind == "upper bound")]
+        for text, star, is_best in cells:
+            text = text.replace("±", r"$\pm$").replace(NO_HEAD, r"$\times$")
+            shown.append((rf"\textbf{{{text}}}" if is_best else text) + star.strip())
+        lines.append("  " + " & ".join(shown) + r" \\")
     return "\n".join([*lines, r"  \hline", r"  \end{tabular}", r"\end{table}", ""])
 
 
@@ -164,22 +212,6 @@ def latex_text(text: str) -> str:
     """Text with LaTeX's special characters escaped."""
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)
-
-
-def _named(row: Mapping[str, Any]) -> str:
-    """The name of the method, and how many seeds finished if some failed."""
-    partly = row["failed"] and row["seeds"]
-    return row["method"] + (f" ({row['seeds']} of {row['seeds'] + row['failed']} seeds)" if partly else "")
-
-
-def _marks(summary: pd.DataFrame, row: Mapping[str, Any], columns: list[str]) -> Iterator[tuple[str, str, str]]:
-    """For each column: its star, or a blank of the same width, and the style of the best."""
-    for column in columns:
-        if column in COSTS:
-            yield column, "", ""
-            continue
-        star = "*" if row[f"{column}_star"] else " " if summary[f"{column}_star"].any() else ""
-        yield column, star, "bold" if row[f"{column}_best"] else ""
 
 
 def _shown(row: Mapping[str, Any], column: str) -> str:

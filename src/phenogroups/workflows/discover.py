@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from phenogroups.clustering.adjust import covariate
 from phenogroups.data.batches import reading_ahead
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.writing import write_whole
@@ -200,7 +201,7 @@ def write_run(
     warned = [words for words in weighed.warnings if words not in verdict.why]  # those are part of the verdict
     evidence = Evidence(
         tuple(warned), weighed.confounds, weighed.profiles, None if choice is None else choice.criteria,
-        " ".join(answer) or None, verdict.as_json(), weighed.stability,
+        " ".join(answer) or None, verdict.as_json(), weighed.stability, tuple(weighed.followed),
     )  # fmt: skip
     material = gather(
         method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
@@ -258,7 +259,8 @@ def _recipe(
 
 def _identity(recipe: Mapping[str, Any], method: Method, train: Cohort) -> dict[str, Any]:
     """All that the bits of a trained method depend on, except machine and threads."""
-    trained_on = "\x1f".join(train.subject.astype(str)) + train.covariates[list(method.covariates)].to_csv()
+    adjusted_for = pd.DataFrame({name: covariate(train, name) for name in method.covariates}, index=range(len(train)))
+    trained_on = "\x1f".join(train.subject.astype(str)) + adjusted_for.to_csv()
     return {
         **{name: recipe[name] for name in ("method", "settings", "held_out")},
         "cohort": recipe["cohort"]["fingerprint"],

@@ -14,6 +14,7 @@ from phenogroups.data.columns import require_columns, subject_names, typed_covar
 from phenogroups.data.embeddings import embeddings_folder, keeping_embeddings
 from phenogroups.data.inputs import image_paths, name_broken, read_inputs
 from phenogroups.data.opening import open_table
+from phenogroups.data.properties import OF_FILES, file_properties
 from phenogroups.data.reading import ImagePath
 from phenogroups.data.streaming import Block, blocks_of, cached_rows, decoded_blocks
 from phenogroups.data.tables import Table, spec_from_json
@@ -114,8 +115,11 @@ def predict_table(
     rows = opened.rows
     names = subject_names(rows, spec)
     refuse_repeated(names)
-    require_columns(rows, method.covariates)
-    covariates = typed_covariates(rows[list(method.covariates)], names)
+    of_files = [name for name in method.covariates if spec.reads_images and name in OF_FILES]
+    of_table = [name for name in method.covariates if name not in of_files]
+    paths = image_paths(opened) if spec.reads_images else [ImagePath("its row", None)] * len(rows)
+    require_columns(rows, of_table)
+    covariates = typed_covariates(rows[of_table], names)
     blank = np.zeros((len(rows), 1), np.float32)
     method.check_covariates(Cohort(blank, blank[:, 0], names, covariates=covariates))  # before anything is decoded
     columns = ["subject", *prediction_columns(Prediction.of_tensors(method.blank()), method)]
@@ -125,12 +129,12 @@ def predict_table(
     try:
         with whole_file(Path(out)) as file, keeping_embeddings(embeddings, note):
             for block in _blocks(opened, method.input_shape_, cache, progress):
-                predicted = _predict(method, block, names, covariates).reindex(columns=columns)
+                headers = _headers(paths, block, of_files)
+                predicted = _predict(method, block, names, covariates, headers).reindex(columns=columns)
                 assigned.add(predicted)
                 file.write(csv_text(predicted, header=block.rows.start == 0).encode())
                 if progress is not None:
                     progress(block.rows.stop, len(rows))
-            paths = image_paths(opened) if spec.reads_images else [ImagePath("its row", None)] * len(rows)
             problems = name_broken(assigned.problems, names, paths, MOST_NAMED)
             if assigned.broken == len(rows):
                 listed = "\n".join(f"  {line}" for line in problems)
@@ -156,13 +160,25 @@ def _blocks(
     return blocks_of(*cached_rows(paths, reading, shape, Path(cache), progress))
 
 
-def _predict(method: Method, block: Block, subject: np.ndarray, covariates: pd.DataFrame) -> pd.DataFrame:
+def _headers(paths: list[ImagePath], block: Block, names: list[str]) -> pd.DataFrame:
+    """These properties of the readable files of a block, one row each; NaN where a header does not say."""
+    if not names:
+        return pd.DataFrame(index=range(len(block.readable)))
+    return file_properties([paths[row] for row in block.readable]).reindex(columns=names)
+
+
+def _predict(
+    method: Method, block: Block, subject: np.ndarray, covariates: pd.DataFrame, headers: pd.DataFrame
+) -> pd.DataFrame:
     """One row per row of the block; subjects who cannot be assigned have empty cells and a problem."""
     rows = pd.DataFrame({"subject": subject[block.rows.start : block.rows.stop]}, index=block.rows)
-    problems = dict(block.broken)
-    if len(block.inputs):
-        which = block.readable
-        cohort = Cohort(block.inputs, np.zeros(len(which)), subject[which], covariates=covariates.iloc[which])
+    unknown = headers.isna().any(axis=1).to_numpy(bool)
+    missing = f"has no {' or '.join(headers.columns)} in its header, which the model adjusts for"
+    problems = dict(block.broken) | dict.fromkeys(block.readable[unknown].tolist(), missing)
+    which, inputs = block.readable[~unknown], block.inputs[~unknown] if unknown.any() else block.inputs
+    if len(which):
+        known = {"covariates": covariates.iloc[which], "files": headers[~unknown]}
+        cohort = Cohort(inputs, np.zeros(len(which)), subject[which], **known)
         prediction = method.predict_cohort(cohort)
         # the first subgroup would otherwise be the likeliest of a NaN
         lost = ~np.isfinite(prediction.subgroup).all(axis=1)

@@ -8,13 +8,12 @@ import torch
 
 from phenogroups.clustering.first_split import first_split
 from phenogroups.data.cohort import Cohort, subgroup_letter
-from phenogroups.evaluation.alarms import alarms
-from phenogroups.evaluation.confounds import associations, followed
+from phenogroups.evaluation.confounds import Followed, associations, followed
 from phenogroups.evaluation.number import Choice, decide, evidence, unexplained
 from phenogroups.evaluation.persons import Agreement, persons_agreement
 from phenogroups.evaluation.profiles import profiles
 from phenogroups.evaluation.stability import enough_for_halves, some_of_each, stability
-from phenogroups.evaluation.verdict import Verdict, judge
+from phenogroups.evaluation.verdict import Verdict, alarms, judge
 from phenogroups.methods import Method, Prediction
 
 TESTED = 750  # largest number of patients, and of controls, in the test of a given number of subgroups
@@ -25,6 +24,7 @@ class Weighed:
     """The evidence, and the verdict."""
 
     verdict: Verdict
+    followed: list[Followed]  # what the subgroups follow
     warnings: list[str]  # shown before any description
     tested: Choice | None  # test of the number of subgroups; None: not tested
     stability: pd.DataFrame
@@ -53,7 +53,7 @@ def weigh(
         empty=bool((held == 0).any()),
     )  # fmt: skip
     warned = [*(one.words for one in follows), *([] if persons is None else persons.warnings()), *doubts]
-    return Weighed(verdict, warned, tested, again, persons, confounds, profiled)
+    return Weighed(verdict, follows, warned, tested, again, persons, confounds, profiled)
 
 
 def compare_covariates(
