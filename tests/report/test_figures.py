@@ -173,7 +173,7 @@ def test_a_colour_of_a_subgroup_is_used_for_nothing_else():
     """Curves of losses and criteria, counts and signed pictures are black and gray; sizes of subgroups are theirs."""
     subgroups = {to_rgb(color) for color in draw.COLORS} - {to_rgb("#000000")}
     losses = history()[["epoch", "bound"]].assign(classification=1.0, clustering=2.0)
-    criteria = pd.DataFrame({"subgroups": [2, 3], "gain": [0.2, 0.1], "gain_by_chance": [0.1, 0.1]})
+    criteria = pd.DataFrame({"subgroups": [2, 3], "gap": [0.2, 0.1]})
     for figure in (draw.history_figure(losses), draw.criteria_figure(criteria)):
         assert not subgroups & {to_rgb(line.get_color()) for ax in figure.axes for line in ax.lines}
     drawn = draw.history_figure(losses[["epoch"]].assign(size_A=0.6, size_B=0.4)).axes[0].lines

@@ -22,7 +22,7 @@ OUTPUTS += ("compare.html", "embeddings.png", "embeddings.svg")
 NO_HEAD, FAILED = "×", "failed"
 STABILITY = ("Is this true?", "Agreement", "By chance", "Patients")  # columns on the page
 CRITERIA = {  # columns of criteria.csv in plain words
-    "gap": "how empty the space between two subgroups is (0: no gap), beyond what it is among controls, for the two that "
+    "gap": "how empty the space between two subgroups is (0: no gap) beyond that among controls, for the two that "
     "are least separate; a share of the patients of both",
     "gap_of_smaller": "the same as a share of the smaller of the two subgroups",
     "p_gap": "probability of such a gap in patients without groups",
