@@ -171,10 +171,7 @@ def times_of_network(comm: Communicator, counted: Counted, images: int, size: in
     cohort = drawn_digits(images, size=size)
     # a warm-up without end: no E-step is timed
     method = DeepUCSL(encoder="light", restarts=1, warmup=10**6, steps=1, epochs=10**6)
-    trainer = Trainer(
-        method, build_fabric("cpu", "32-true"), lambda: method.build(cohort.input_shape), cohort.inputs,
-        torch.as_tensor(cohort.diagnosis), 0, None,
-    )  # fmt: skip
+    trainer = Trainer(method, build_fabric("cpu", "32-true"), cohort.inputs, torch.as_tensor(cohort.diagnosis), 0)
 
     def embed() -> None:
         trainer._embedding = None

@@ -110,7 +110,7 @@ def test_what_another_encoder_sees_keeps_its_size(folder, tmp_path):
     options = ["--control", "well", "--out", str(tmp_path / "run"), "--size", "64", "64", *QUICK, "encoder=light"]
     assert cli.main(["discover", str(folder), *options]) == 0
     assert load(tmp_path / "run").input_shape_ == (1, 64, 64)
-    assert load(tmp_path / "run").eyes_ is None
+    assert load(tmp_path / "run").frozen_encoder_ is None
 
 
 def test_a_table_in_python_is_read_alike(folder):

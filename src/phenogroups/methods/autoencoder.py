@@ -12,24 +12,15 @@ from torch import Tensor, nn
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.afterwards import ClusteredAfterwards
-from phenogroups.networks.decoders import TELLING, Decoder, build_decoder
-from phenogroups.networks.encoders import LIGHT, STRIDED, Encoder
+from phenogroups.methods.reading import ReadByKMeans
+from phenogroups.networks.decoders import SAMPLED, Decoder, build_decoder
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.encoders import LIGHT, STRIDED
 from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class Autoencoder(ClusteredAfterwards, name="autoencoder"):
-    """
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["autoencoder"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
-    """
-
+class Autoencoder(ReadByKMeans, name="autoencoder"):
     needs_controls: ClassVar[bool] = False
     settings_of_its_own: ClassVar[tuple[str, ...]] = ("augmentation", "encoder", "weights")
 
@@ -47,7 +38,7 @@ class Autoencoder(ClusteredAfterwards, name="autoencoder"):
         network = super().build(input_shape, inputs, saved)
         if inputs is not None:
             # a sample of a large cohort is enough, and the rest need not be read
-            every = ceil(prod(inputs.shape) / TELLING) if inputs.ndim > 2 else 1
+            every = ceil(prod(inputs.shape) / SAMPLED) if inputs.ndim > 2 else 1
             self.decoder(network).fit_scaling(np.asarray(inputs[::every]))
         return network
 

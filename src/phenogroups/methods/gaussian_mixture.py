@@ -12,8 +12,8 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from phenogroups.clustering.gaussians import Gaussians
-from phenogroups.methods.adjustable import Adjustable
 from phenogroups.methods.settings import AtLeast, Shape
+from phenogroups.methods.without_network import Adjustable
 
 FAINTEST = 1e-6  # share of the first variance below which scikit-learn's ridge would dominate a component
 MAX_ITERATIONS = 1000
@@ -38,14 +38,6 @@ class PlainGaussianMixture(Adjustable, name="gaussian_mixture"):
     components
         Largest number of principal components of the patients in which they are clustered. A covariance of 1,024 pixels
         has half a million entries, more than a cohort can estimate; one of ten components has 55.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["gaussian_mixture"]().fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     n_starts: Annotated[int, AtLeast(1)] = 10

@@ -10,23 +10,13 @@ from torch import Tensor, nn
 
 from phenogroups.data.batches import Batch
 from phenogroups.losses import diagnosis_loss, mixture_of_experts_logit
-from phenogroups.methods.end_to_end import EndToEnd
-from phenogroups.networks.encoders import Encoder
+from phenogroups.methods.reading import ReadByHead
+from phenogroups.networks.encoder import Encoder
 from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class MixtureOfExperts(EndToEnd, name="mixture_of_experts"):
-    """
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["mixture_of_experts"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
-    """
-
+class MixtureOfExperts(ReadByHead, name="mixture_of_experts"):
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         # linear on one encoder, as those of Deep UCSL; in the original each expert is a network of its own
         return {name: nn.Linear(encoder.dim, self.n_subgroups) for name in ("experts", "gate")}

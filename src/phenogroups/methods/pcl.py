@@ -12,9 +12,8 @@ from phenogroups.data.batches import Batch
 from phenogroups.losses import info_nce
 from phenogroups.methods.deep_cluster import DeepCluster, Prototypes
 from phenogroups.methods.settings import AtLeast, Shape
-from phenogroups.networks.encoders import Encoder
-from phenogroups.networks.heads import Teacher, projection, teacher_of
-from phenogroups.networks.network import Network
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.network import Network, Teacher, projection, teacher_of
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,6 @@ class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digi
         Decay of the momentum encoder's moving average per step.
     alpha
         Smoothing of the concentrations, so that small subgroups do not look concentrated.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["pcl"](epochs=2, pretext=0.5, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     pretext: Annotated[float, AtLeast(0)] = 35 / 75
@@ -85,7 +76,7 @@ class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digi
         return h @ beliefs.centroids.T / beliefs.phi
 
     def after_step(self, network: Network) -> None:
-        teacher_of(network).follow(network.encoder, network.heads["projection"])
+        teacher_of(network).update(network.encoder, network.heads["projection"])
 
 
 def concentrations(

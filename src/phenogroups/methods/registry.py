@@ -18,9 +18,7 @@ from phenogroups.training.run import RunError, read_recipe, read_tensors
 if TYPE_CHECKING:
     from phenogroups.methods.base import Method
 
-MEANS, ORDER = "subgroup_means", "subgroup_order"  # names of these tensors in a model file
-FAMILIAR = "familiar."  # before the names of those that tell strangers
-
+MEANS = "subgroup_means"  # name of this tensor in a model file
 RENAMED = {"settle": "recalibrate_batch_norm"}  # settings: name in earlier versions -> name now
 METHODS: dict[str, Callable[..., "Method"]] = {}  # filled by `Method.__init_subclass__` as classes are defined
 

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from phenogroups.data.batches import Batch
 from phenogroups.losses import balanced_cross_entropy, info_nce
-from phenogroups.methods.afterwards import ReadByHeadOrKMeans
+from phenogroups.methods.reading import ReadByHeadOrKMeans
 from phenogroups.methods.settings import AtLeast, Shape
-from phenogroups.networks.encoders import Encoder
-from phenogroups.networks.heads import projection
-from phenogroups.networks.network import Network
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.network import Network, projection
 
 PATIENTS_PER_NEIGHBOUR = 20  # at least: with few patients, the twentieth neighbour is not similar
 
@@ -44,14 +43,6 @@ class SCAN(ReadByHeadOrKMeans, name="scan"):
         Weight of the entropy of cluster sizes; without it, one cluster would hold all patients.
     threshold
         Probability from which a prediction is used as a label.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["scan"](epochs=3, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     epochs: int = 10

@@ -12,26 +12,15 @@ from torch import Tensor, nn
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import UNKNOWN, Cohort, CohortError
 from phenogroups.losses import balanced_cross_entropy
-from phenogroups.methods.end_to_end import EndToEnd
-from phenogroups.networks.encoders import Encoder
-from phenogroups.networks.heads import projection
-from phenogroups.networks.network import Network
+from phenogroups.methods.reading import ReadByHead
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.network import Network, projection
 from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Progress
 
 
 @dataclass(eq=False, repr=False)
-class SupervisedSubgroups(EndToEnd, name="supervised_upper_bound"):
-    """
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["supervised_upper_bound"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
-    """
-
+class SupervisedSubgroups(ReadByHead, name="supervised_upper_bound"):
     needs_controls: ClassVar[bool] = False
     reads_truth: ClassVar[bool] = True
 

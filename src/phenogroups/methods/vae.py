@@ -11,8 +11,10 @@ from phenogroups.data.batches import Batch
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.autoencoder import Autoencoder, copied_shape
 from phenogroups.methods.settings import AtLeast
+from phenogroups.networks.architectures import VAE_SIDE
 from phenogroups.networks.decoders import build_decoder
-from phenogroups.networks.encoders import STRIDED, VAE64, VAE_SIDE, Encoder
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.encoders import STRIDED, VAE64
 from phenogroups.networks.network import Network
 
 
@@ -28,14 +30,6 @@ class VAE(Autoencoder, name="vae"):
     noise
         Standard deviation of p(x | z), in standard deviations of the inputs. With 1, the latents of a table of features
         stay unused.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["vae"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     latent: Annotated[int, AtLeast(1)] = 32

@@ -20,7 +20,7 @@ from phenogroups.data.batches import Batch
 from phenogroups.losses import class_balance
 from phenogroups.methods.deep import DeepMethod
 from phenogroups.methods.settings import Shape
-from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.encoder import Encoder
 from phenogroups.networks.network import Network
 
 
@@ -38,14 +38,6 @@ class WSDeepCluster(DeepMethod, name="ws_deep_cluster"):
         How embeddings are scaled before K-means, by the statistics of the patients.
     epsilon
         Sinkhorn temperature.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["ws_deep_cluster"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     epochs: int = 10
