@@ -14,14 +14,7 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
-from phenogroups.clustering.contrast import (
-    SEARCHED,
-    contrastive_mixture,
-    shared,
-    specific_mixtures,
-    specificity,
-    thinned,
-)
+from phenogroups.clustering.contrast import SEARCHED, contrastive_mixture, thinned
 from phenogroups.clustering.first_split import SEARCHED as SPLIT_AMONG
 from phenogroups.clustering.first_split import first_split
 from phenogroups.clustering.kmeans import (
@@ -31,8 +24,8 @@ from phenogroups.clustering.kmeans import (
     sinkhorn_kmeans,
     squared_distances,
 )  # fmt: skip
-from phenogroups.clustering.matching import adjusted_rand, match_members
-from phenogroups.clustering.mixture import tied_mixture, tied_mixtures
+from phenogroups.clustering.matching import match_members
+from phenogroups.clustering.mixture import tied_mixture
 from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.clustering.space import DiseaseSpace, Scaler, fit_space
 from phenogroups.data.batches import Batch
@@ -40,13 +33,13 @@ from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.losses import class_balance, experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
 from phenogroups.methods.base import Assign
 from phenogroups.methods.deep import DeepMethod, cosine
+from phenogroups.methods.election import specificities, split_features, vote
 from phenogroups.methods.settings import AtLeast, Shape
 from phenogroups.networks.encoder import Encoder
 from phenogroups.networks.network import Network
 from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Embed, Progress
 
-CANDIDATES = 5  # splits that each encoder proposes for the vote on the first subgroups
 LEAST_COMPONENTS = 10  # also of few patients
 PATIENTS_PER_COMPONENT = 20
 STABLE_AGREEMENT = 0.3  # of networks, or of halves of a table, on the first subgroups; below, they are called unstable
@@ -96,10 +89,6 @@ class Beliefs:
     log_sizes: Annotated[Tensor, Shape("subgroups")]
     specificity: Tensor  # (): how much more these subgroups split patients than controls
     held: Tensor = field(default_factory=lambda: torch.tensor(False))  # (): whether q stays that of the first E-step
-
-    @property
-    def space(self) -> DiseaseSpace:
-        return DiseaseSpace(self.center, self.scale, self.severity, self.basis, self.limit)
 
 
 @dataclass(eq=False, repr=False)
@@ -229,26 +218,21 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         earlier = previous.q if isinstance(previous, Beliefs) else previous
         before = None if earlier is None else earlier[is_patient]
         centroids, log_sizes, space, soft = self._cluster(z, controls, space, before, held)
-        (specific,) = self._specificities(soft[None], z, controls, self.comm)
+        (specific,) = specificities(soft[None], z, controls, self.comm)
         del z  # frees memory that matters for a large cohort
         if before is not None and not held:
             order = match_members(before.argmax(1), space(embedding, is_patient), centroids, self.comm)
             centroids, log_sizes, soft = centroids[order], log_sizes[order], soft[:, order]
         q = self._with_controls(harden(soft, self._softness(epoch)), is_patient)
-        return Beliefs(
-            q, space.center, space.scale, space.severity, space.basis, space.limit, centroids, log_sizes,
-            torch.tensor(specific), torch.tensor(held),
-        )  # fmt: skip
+        found = {"centroids": centroids, "log_sizes": log_sizes, "specificity": torch.tensor(specific)}
+        return Beliefs(q, **vars(space), **found, held=torch.tensor(held))
 
     def networks(self, *, is_table: bool) -> int:
         unused = self.warmup == 0 or (is_table and self.clusterer == "mixture")  # `elect` uses the first alone
         return 1 if unused else self.restarts
 
     def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Beliefs]:
-        """The subgroups that are most specific to patients on average over the encoders, in the best encoder for them.
-
-        A split that only one encoder finds comes from its random weights. The vote is on a sample of the subjects.
-        """
+        """Of images, several encoders vote on a sample of the subjects; of a table, the features decide."""
         if self.warmup == 0 or (len(encoders) == 1 and (features is None or self.clusterer != "mixture")):
             return super().elect(encoders, diagnosis, features)
         if features is not None and self.clusterer == "mixture":
@@ -257,28 +241,16 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         controls, patients = (thinned(first + torch.nonzero(diagnosis == y).flatten(), self.comm) for y in (0, 1))
         sample = torch.cat([controls, patients])
         is_patient = torch.arange(len(sample), device=sample.device) >= len(controls)
-        views: list[tuple[Tensor, Tensor]] = []
+        views = []
         for encoder in encoders:
             z = encoder(sample)
             z = self._space(z, is_patient)(z)
             views.append((z[is_patient], z[~is_patient]))
-        proposed = [self._most_specific(*view) for view in views]
-        candidates = [q for of_encoder in proposed for q in of_encoder]
-        if not candidates:
+        elected = vote(views, self.n_subgroups, self.seed)
+        if elected is None:
             return 0, self.e_step(encoders[0](), diagnosis, None, self.warmup)
-        by_encoder = torch.tensor([self._specificities(torch.stack(candidates), *view) for view in views])
-        # the root, so that one encoder with large values does not decide alone
-        specific = by_encoder.clamp_min(0).sqrt().mean(dim=0) * (1 - shared(candidates, views, seed=self.seed))
-        winner = int(specific.argmax())
-        chosen = int(by_encoder[:, winner].argmax())
-        others = [splits for splits in proposed if not any(q is candidates[winner] for q in splits)]
-        self.agreement_ = agreement(candidates[winner], others)
-        return chosen, self._from_sample(encoders[chosen](), diagnosis, candidates[winner])
-
-    def _most_specific(self, patients: Tensor, controls: Tensor) -> list[Tensor]:
-        """The splits that an encoder proposes, as posteriors of the patients."""
-        found = specific_mixtures(thinned(patients), thinned(controls), self.n_subgroups, seed=self.seed)
-        return [mixture.log_posterior(patients.double()).exp() for mixture in found[:CANDIDATES]]
+        chosen, q, self.agreement_ = elected
+        return chosen, self._from_sample(encoders[chosen](), diagnosis, q)
 
     def _elect_by_features(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor) -> tuple[int, Beliefs]:
         """The first subgroups of a table, found in its features, which do not depend on random weights.
@@ -289,14 +261,7 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         is_patient = diagnosis == 1
         patients, controls = (features[mask] for mask in (is_patient, ~is_patient))
         some, others = (self.comm.sample(each, SPLIT_AMONG) for each in (patients, controls))
-        split = first_split(some, others, self.n_subgroups, seed=self.seed)
-        labels = split.posterior(some).argmax(1)
-        self.agreement_ = 0.0  # halves may be too small to estimate it
-        if len(some) // 2 >= 2 * self.n_subgroups and len(others) // 2 >= 2:
-            halves = (first_split(some[i::2], others[i::2], self.n_subgroups, seed=self.seed) for i in (0, 1))
-            self.agreement_ = float(
-                np.mean([adjusted_rand(labels, half.posterior(some).argmax(1), self.n_subgroups) for half in halves])
-            )
+        split, self.agreement_ = split_features(some, others, self.n_subgroups, self.seed)
         q = self._with_controls(split.posterior(patients), is_patient)
         return 0, self.e_step(encoders[0](), diagnosis, q, self.warmup, held=True)
 
@@ -326,11 +291,6 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         q = of_patients.new_full((len(is_patient), self.n_subgroups), 1 / self.n_subgroups)
         q[is_patient] = of_patients
         return q
-
-    def _specificities(self, q: Tensor, patients: Tensor, controls: Tensor, comm: Communicator = LOCAL) -> list[float]:
-        """The specificity of each of several splits (splits, patients, K) of the same patients."""
-        found = tied_mixtures(patients, q, max_iterations=0, comm=comm)
-        return specificity(found, thinned(patients, comm), thinned(controls, comm))
 
     def _space(self, embedding: Tensor, is_patient: Tensor, comm: Communicator = LOCAL) -> DiseaseSpace:
         """The space of clustering; it has fewer components than the setting where patients are few."""
@@ -379,7 +339,7 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
     def read(self, network: Network, embedding: Tensor, beliefs: Beliefs) -> dict[str, Tensor]:
         gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)
         # far from all centroids, differences of distances would lose half of their digits in single precision
-        space = DiseaseSpace(*(getattr(beliefs.space, f.name).double() for f in fields(DiseaseSpace)))
+        space = DiseaseSpace(*(getattr(beliefs, f.name).double() for f in fields(DiseaseSpace)))
         squared = squared_distances(space(embedding.double()), beliefs.centroids.double())
         mixture = torch.softmax(beliefs.log_sizes - squared / 2, dim=1)
         by_centroid = mixture if self.clusterer == "mixture" else inverse_square_proportions(squared)
@@ -403,20 +363,20 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         return ill * gate.softmax(1) + (1 - ill) / self.n_subgroups
 
     def caveats(self) -> list[str]:
-        said = []
+        sentences = []
         if getattr(self, "agreement_", 1.0) < STABLE_AGREEMENT:
             others = "Halves of the cohort" if bool(self.beliefs_.held) else "Networks that were started differently"
-            said.append(
+            sentences.append(
                 f"Nothing stable was found. {others} name other subgroups than these: their agreement is "
                 f"{self.agreement_:.2f}, where 1 is the same subgroups and 0 is chance."
             )
         moving = next((row["moved"] for row in reversed(getattr(self, "history_", [])) if "moved" in row), 0.0)
         if moving > STILL_MOVING:
-            said.append(
+            sentences.append(
                 f"The subgroups had not settled when training ended: the last step moved {moving:.0%} as many patients "
                 "as the smallest subgroup has. Train longer, or ask for fewer subgroups."
             )
-        return said
+        return sentences
 
     @torch.no_grad()
     def observe(
@@ -439,13 +399,6 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
             shares = (sizes / sizes.sum()).tolist()
             row |= {f"size_{subgroup_letter(k)}": share for k, share in enumerate(shares)}
         return row
-
-
-def agreement(q: Tensor, others: list[list[Tensor]]) -> float:
-    """Adjusted Rand index of a split with the most similar one that each other encoder proposes; the mean of these."""
-    labels, k = q.argmax(1), q.shape[1]
-    best = [max((adjusted_rand(labels, other.argmax(1), k) for other in named), default=0.0) for named in others]
-    return float(np.mean(best))
 
 
 def harden(q: Tensor, softness: float) -> Tensor:
