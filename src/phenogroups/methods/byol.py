@@ -1,4 +1,4 @@
-"""BYOL: one view predicts the projection of the other by a momentum teacher (Grill et al. 2020); K-means afterwards."""
+"""BYOL: one view predicts the projection of the other by a momentum teacher (Grill et al. 2020); then K-means."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -48,5 +48,5 @@ class BYOL(ReadByKMeans, name="byol"):
 
 
 def alignment(prediction: Tensor, target: Tensor) -> Tensor:
-    """Negative cosine: half of the paper's Eq. 2 but for a constant, -1 where all directions agree."""
+    """Negative cosine similarity: half of the paper's Eq. 2 up to a constant; -1 where all directions agree."""
     return -F.cosine_similarity(prediction, target, dim=1).mean()

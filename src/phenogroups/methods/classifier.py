@@ -1,4 +1,4 @@
-"""Classifier: patients are told from controls by cross-entropy; K-means on the patients' embeddings afterwards."""
+"""Classifier: cross-entropy between patients and controls, then K-means on the patients' embeddings."""
 
 from dataclasses import dataclass
 from typing import Any

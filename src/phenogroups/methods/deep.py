@@ -68,7 +68,7 @@ class DeepMethod(WithEncoder):
     network_ : Network
         The trained encoder and heads.
     beliefs_ : dataclass of tensors
-        What the last E-step concluded.
+        The result of the last E-step.
     history_ : list of dict
         Losses and diagnostics of every epoch.
 
@@ -97,11 +97,11 @@ class DeepMethod(WithEncoder):
     views: ClassVar[int] = 1  # augmented versions of each input per batch
     e_step_each_epoch: ClassVar[bool] = True  # False: one E-step, at the end
     warmup: ClassVar[int] = 0  # epochs before the first E-step; beliefs are None until then
-    restarts: ClassVar[int] = 1  # most networks that are warmed up; one of them is trained further
+    restarts: ClassVar[int] = 1  # largest number of networks that are warmed up; one of them is trained further
     stop_below: ClassVar[float] = 0.0  # stop one epoch after two E-steps moved a smaller share
     beliefs_type: ClassVar[type]  # the dataclass of tensors that `e_step` returns
 
-    # the hooks: what a method file supplies
+    # hooks that a method file supplies
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         """The modules beside the encoder, by name."""
         raise NotImplementedError
@@ -130,7 +130,7 @@ class DeepMethod(WithEncoder):
         """Called after every gradient step."""
 
     def learning_rate_factor(self, epoch: int) -> float:
-        """What the learning rate is multiplied with in this epoch: its schedule."""
+        """The factor of the learning rate in this epoch, by its schedule."""
         if self.schedule == "warmup_cosine":
             rise = max(round(RISE * self.epochs), 1)
             down = (epoch - rise) / max(self.epochs - rise, 1)
@@ -142,7 +142,10 @@ class DeepMethod(WithEncoder):
         return self.restarts
 
     def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Any]:
-        """Which warmed-up network is trained further, and with which beliefs; `features` are those of a table."""
+        """The warmed-up network that is trained further, by its index, and its first beliefs.
+
+        `features` are those of a table; None for images.
+        """
         return 0, self.e_step(encoders[0](), diagnosis, None, self.warmup)
 
     def moved(self, before: Any, after: Any, diagnosis: Tensor) -> float | None:
@@ -167,7 +170,7 @@ class DeepMethod(WithEncoder):
     # the same for every deep method
     @property
     def starts(self) -> int:
-        """Number of networks that are warmed up: for the inputs of `fit`; before it, the most there can be."""
+        """Number of networks that are warmed up, for the inputs of `fit`; before it, the largest possible number."""
         is_table = self.frozen_encoder_ is not None or len(getattr(self, "input_shape_", ())) == 1
         return self.networks(is_table=is_table)
 
@@ -177,7 +180,7 @@ class DeepMethod(WithEncoder):
         return self.epochs + (self.starts - 1) * min(self.warmup, self.epochs)
 
     def epoch_in_words(self, done: float, last: float | None = None) -> str:
-        """Which epoch is meant by a number of passes, counted as the setting `epochs` and history.csv count.
+        """The epoch, counted as in the setting `epochs` and history.csv, after this number of `passes`.
 
         `last` is the epoch with which training stops early.
         """
@@ -185,7 +188,7 @@ class DeepMethod(WithEncoder):
             return f"epoch {last:.0f}/{self.epochs}, the last: hardly any patient changes subgroup"
         warmup = min(self.warmup, self.epochs)
         start = min(int(done / warmup), self.starts - 1) if warmup else self.starts - 1
-        if start and done == start * warmup:  # just ended, and not yet the next start's
+        if start and done == start * warmup:  # the end of this start, not the beginning of the next
             start -= 1
         epoch = max(math.ceil(done - start * warmup), 1)
         is_one_of_several = self.starts > 1 and epoch <= warmup
@@ -193,7 +196,7 @@ class DeepMethod(WithEncoder):
 
     @property
     def read_type(self) -> type:
-        """The dataclass of what `read` is given once the method is fitted."""
+        """The dataclass of the beliefs that `read` gets once the method is fitted."""
         return self.beliefs_type
 
     def choose_frozen_encoder(self, inputs: Inputs) -> Encoder | None:

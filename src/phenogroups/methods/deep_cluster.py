@@ -37,13 +37,13 @@ class DeepCluster(ReadByHeadOrKMeans, name="deep_cluster"):
 
     @property
     def supports_distributed(self) -> bool:  # pyright: ignore
-        return self.reading == "head"  # K-means at the end is of all patients
+        return self.reading == "head"  # K-means at the end needs all patients in one process
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"projection": projection(encoder.dim)}
 
     def project(self, network: Network, embedding: Tensor) -> Tensor:
-        """h, of length one."""
+        """h, normalised to length one."""
         return F.normalize(network.heads["projection"](embedding), dim=1)
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:

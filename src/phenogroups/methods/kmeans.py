@@ -1,4 +1,4 @@
-"""Plain K-means on pixels or features of the patients: what one gets without a network and without controls."""
+"""K-means on pixels or features of the patients, the baseline without a network and without controls."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

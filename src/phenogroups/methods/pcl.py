@@ -31,7 +31,7 @@ class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digi
     decay
         Decay of the momentum encoder's moving average per step.
     alpha
-        Smoothing of the concentrations, so that small subgroups do not look concentrated.
+        Smoothing of the concentrations, so that small subgroups do not seem concentrated.
     """
 
     pretext: Annotated[float, AtLeast(0)] = 35 / 75
@@ -63,7 +63,7 @@ class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digi
         return Concentrated(found.q, found.centroids, phi)
 
     def losses(self, network: Network, batch: Batch, beliefs: Concentrated | None) -> dict[str, Tensor]:
-        # two views of a batch are contrasted; the paper contrasts one view with a queue of the teacher's
+        # two views of a batch are contrasted; the paper contrasts one view with a queue of the teacher's projections
         h, h_other = (F.normalize(network.heads["projection"](network.encoder(view)), dim=1) for view in batch.views)
         contrast = {"contrast": info_nce(h, h_other, self.temperature, self.comm)}
         if beliefs is None:
@@ -72,7 +72,7 @@ class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digi
         return {**contrast, "prototypes": F.cross_entropy(logits, beliefs.q[batch.index].repeat(2, 1))}
 
     def logits(self, h: Tensor, beliefs: Concentrated) -> Tensor:
-        """Of ProtoNCE; subgroups too are read from them, and not from K-means of the embedding afterwards."""
+        """Logits of ProtoNCE, from which subgroups are read too."""
         return h @ beliefs.centroids.T / beliefs.phi
 
     def after_step(self, network: Network) -> None:
@@ -86,7 +86,7 @@ def concentrations(
     sizes = comm.all_reduce(torch.bincount(own, minlength=n_subgroups)).to(distance)
     total = comm.all_reduce(distance.new_zeros(n_subgroups).index_add(0, own, distance))
     phi = total / (sizes * (sizes + alpha).log()).clamp_min(1)
-    phi = torch.where(sizes < 2, phi.max(), phi)  # of a single member: the largest, as in the authors' code
+    phi = torch.where(sizes < 2, phi.max(), phi)  # a single member: the largest, as in the authors' code
     # identical members would give an infinite weight
     phi = phi.clamp_min(phi.mean() / 10).clamp_min(torch.finfo(phi.dtype).eps)
     return temperature * phi / phi.mean()

@@ -1,6 +1,6 @@
 """SCAN: neighbours in the embedding of a pretext task must fall into one cluster (Van Gansbeke et al. 2020).
 
-Three stages: SimCLR; then a patient and its neighbours get the same cluster; then the surest predictions are labels.
+Three stages: SimCLR; then a patient and its neighbours get one cluster; then confident predictions become labels.
 """
 
 from dataclasses import dataclass, replace
@@ -93,14 +93,14 @@ class SCAN(ReadByHeadOrKMeans, name="scan"):
         return {"consistency": consistency_loss(a, b), "entropy": -self.entropy_weight * entropy_of_mean(a)}
 
     def moved(self, before: Any, after: Any, diagnosis: Tensor) -> None:
-        """Neighbours are mined once; who is in which subgroup, only the network knows."""
+        """Unknown: beliefs hold the neighbours, which are mined once, and not the subgroups."""
 
     def read_head(self, network: Network, embedding: Tensor, beliefs: Any) -> Tensor:
         return network.heads["cluster"](embedding).softmax(1)
 
 
 def nearest(z: Tensor, count: int, rows: int = 1024) -> Tensor:
-    """(n, count): positions of those most similar to each by cosine, itself left out; `rows` at once for memory."""
+    """(n, count): positions of the nearest neighbours by cosine similarity, computed for `rows` at once."""
     z = F.normalize(z, dim=1)
     found = []
     for first in range(0, len(z), rows):
@@ -116,13 +116,13 @@ def consistency_loss(a: Tensor, b: Tensor) -> Tensor:
 
 
 def entropy_of_mean(logits: Tensor) -> Tensor:
-    """Of the mean prediction: highest when all clusters are used alike (Eq. 2, second term)."""
+    """Entropy of the mean prediction, highest when all clusters have the same size (Eq. 2, second term)."""
     log_p = F.log_softmax(logits, dim=1).logsumexp(0) - torch.log(logits.new_tensor(len(logits)))
     return -(log_p.exp() * log_p).sum()
 
 
-def self_labelling_loss(sure: Tensor, learner: Tensor, threshold: float) -> Tensor:
-    """Cross-entropy of one view on what the other is sure of, clusters counting alike; 0 where nobody is sure."""
-    probability, label = sure.detach().softmax(1).max(dim=1)
+def self_labelling_loss(teacher: Tensor, student: Tensor, threshold: float) -> Tensor:
+    """Cross-entropy of one view on confident predictions of the other; clusters have equal weight."""
+    probability, label = teacher.detach().softmax(1).max(dim=1)
     rows = probability > threshold
-    return balanced_cross_entropy(learner[rows], label[rows])
+    return balanced_cross_entropy(student[rows], label[rows])

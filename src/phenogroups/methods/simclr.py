@@ -1,4 +1,4 @@
-"""SimCLR: two views of one patient are recognised among those of all others (Chen et al. 2020); K-means afterwards."""
+"""SimCLR: two views of one patient are recognised among those of all others (Chen et al. 2020); then K-means."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

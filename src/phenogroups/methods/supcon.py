@@ -1,4 +1,4 @@
-"""SupCon: views of one class attract each other (Khosla et al. 2020); K-means and logistic regression afterwards."""
+"""SupCon: views of one class attract each other (Khosla et al. 2020); then K-means and logistic regression."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

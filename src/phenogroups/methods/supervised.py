@@ -1,6 +1,6 @@
-"""Supervised subgroups: cross-entropy on the true subgroups of the patients, the upper bound of what can be found.
+"""Supervised subgroups: cross-entropy on the true subgroups of the patients, an upper bound for the other methods.
 
-The only method that reads the truth. It discovers nothing.
+It is the only method that reads the truth, and it discovers nothing.
 """
 
 from dataclasses import dataclass
@@ -44,11 +44,11 @@ class SupervisedSubgroups(ReadByHead, name="supervised_upper_bound"):
         self._train(self.trained_on(cohort).inputs, subgroup, progress, checkpoint)
 
     def trained_on(self, cohort: Cohort) -> Cohort:
-        """Controls are left out with the patients nobody knows about."""
+        """The patients whose subgroup is known."""
         return cohort[cohort.truth != UNKNOWN]
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
-        """Rare subgroups count like frequent ones, as in the balanced accuracy that this is the bound of."""
+        """All subgroups have equal weight, as in the balanced accuracy whose upper bound this is."""
         logits = network.heads["subgroup"](network.encoder(batch.views[0]))
         return {"classification": balanced_cross_entropy(logits, batch.diagnosis, self.comm)}
 
