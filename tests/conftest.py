@@ -21,8 +21,8 @@ from phenogroups.data.examples.drawn import drawn_digits
 # few tests that take long: xdist would give them out last, and one worker would end alone with them
 SLOW_FILES = {
     "test_examples.py", "test_distributed.py", "test_resume.py", "test_determinism.py", "test_docs_data.py",
-    "test_cli.py", "test_reference.py", "test_readme.py", "test_docs_site.py", "test_compare.py", "test_eyes.py",
-    "test_sklearn.py",
+    "test_cli.py", "test_reference.py", "test_readme.py", "test_docs_site.py", "test_compare.py",
+    "test_frozen_encoder.py", "test_sklearn.py",
 }  # fmt: skip
 
 BLANK = {"svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>", "png": b""}  # pictures that nobody looks at

@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, prod
 from typing import Any, ClassVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,7 +11,7 @@ from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.reading import ReadByKMeans
-from phenogroups.networks.decoders import SAMPLED, Decoder, build_decoder
+from phenogroups.networks.decoders import Decoder, build_decoder
 from phenogroups.networks.encoder import Encoder
 from phenogroups.networks.encoders import LIGHT, STRIDED
 from phenogroups.networks.network import Network
@@ -37,9 +35,7 @@ class Autoencoder(ReadByKMeans, name="autoencoder"):
     ) -> Network:
         network = super().build(input_shape, inputs, saved)
         if inputs is not None:
-            # a sample is enough, so that a large cohort need not be read
-            every = ceil(prod(inputs.shape) / SAMPLED) if inputs.ndim > 2 else 1
-            self.decoder(network).fit_scaling(np.asarray(inputs[::every]))
+            self.decoder(network).fit_scaling(inputs)
         return network
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation:

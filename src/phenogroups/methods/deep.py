@@ -15,12 +15,12 @@ from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.prediction import Prediction
 from phenogroups.methods.settings import AtLeast
-from phenogroups.methods.with_encoder import WithEncoder, require_tensors
+from phenogroups.methods.with_encoder import WithEncoder, build_restored
 from phenogroups.networks.architectures import MLP
 from phenogroups.networks.encoder import Encoder
 from phenogroups.networks.encoders import build_encoder, encoder_of_file, has_weights
 from phenogroups.networks.network import Network
-from phenogroups.training.checkpoint import Checkpoint, without_prefix
+from phenogroups.training.checkpoint import Checkpoint, with_prefix, without_prefix
 from phenogroups.training.em import Embed, Progress, expectation_maximisation
 from phenogroups.training.embedding import embed, read_all
 from phenogroups.training.fine_tuning import fine_tune, hold_out, in_words
@@ -304,19 +304,15 @@ class DeepMethod(WithEncoder):
         return Prediction.of_tensors(read_all(self.encoder_of(self.network_), inputs, read))
 
     def tensors(self) -> dict[str, Tensor]:
-        beliefs = {f"beliefs.{f.name}": getattr(self.beliefs_, f.name) for f in fields(self.beliefs_)}
-        beliefs.pop("beliefs.q", None)  # beliefs about training subjects, which prediction does not need
-        network = {f"network.{name}": value for name, value in self.network_.state_dict().items()}
-        return {**self.encoder_tensors(), **network, **beliefs}
+        # q is about training subjects, and prediction does not need it
+        beliefs = with_prefix("beliefs.", {name: value for name, value in vars(self.beliefs_).items() if name != "q"})
+        return {**self.encoder_tensors(), **with_prefix("network.", self.network_.state_dict()), **beliefs}
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         tensors = self.restore_encoder(tensors)
         saved = without_prefix("network.", tensors)
         of_encoder = without_prefix("encoder.", saved)
-        with torch.device("meta"):  # without memory: a wrong recipe may ask for a network far larger than the file
-            require_tensors(self.build(self.input_shape_, saved=of_encoder).state_dict(), saved)
-        network = self.build(self.input_shape_, saved=of_encoder)
-        network.load_state_dict(saved)
+        network = build_restored(lambda: self.build(self.input_shape_, saved=of_encoder), saved)
         self.network_ = network.eval()
         known = without_prefix("beliefs.", tensors)
         if "q" in {f.name for f in fields(self.read_type)}:

@@ -15,7 +15,7 @@ from phenogroups.methods.registry import MEANS, name_of, settings_of
 from phenogroups.methods.settings import check_shapes
 from phenogroups.networks.encoder import Encoder
 from phenogroups.networks.image_statistics import number_of_statistics
-from phenogroups.training.checkpoint import without_prefix
+from phenogroups.training.checkpoint import with_prefix, without_prefix
 from phenogroups.training.distributed import communicator
 from phenogroups.training.run import check_writable, new_run_folder, write_model
 
@@ -103,7 +103,7 @@ class Saved:
         # model files of earlier versions have neither
         self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None
         novelty = without_prefix(NOVELTY, tensors)
-        own = {MEANS, ORDER, *(f"{NOVELTY}{name}" for name in novelty)}
+        own = {MEANS, ORDER, *with_prefix(NOVELTY, novelty)}
         self._restore({name: value for name, value in tensors.items() if name not in own})
         self._check_sizes(self.predict_blank())
         self.novelty_ = self._restored_novelty(novelty) if novelty else None
@@ -118,7 +118,7 @@ class Saved:
         """All tensors of the model file, from which `restore` makes a fitted method."""
         own = {MEANS: torch.as_tensor(self.subgroup_means_), ORDER: torch.as_tensor(self.by_size_)}
         novelty = {} if self.novelty_ is None else vars(self.novelty_)
-        return {**self.tensors(), **own, **{f"{NOVELTY}{name}": value for name, value in novelty.items()}}
+        return {**self.tensors(), **own, **with_prefix(NOVELTY, novelty)}
 
     def _check_sizes(self, blank: dict[str, Tensor]) -> None:
         """Raise where the sizes of restored tensors do not fit the settings; `blank` is of `predict_blank`."""

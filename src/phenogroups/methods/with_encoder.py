@@ -1,20 +1,22 @@
 """Methods that can embed images by a pretrained encoder, once: everything after is work on a table of embeddings."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.base import Method
 from phenogroups.networks.encoder import Encoder
 from phenogroups.networks.encoders import build_encoder, default_encoder, encoder_of_file, is_lite0
-from phenogroups.training.checkpoint import without_prefix
+from phenogroups.training.checkpoint import with_prefix, without_prefix
 from phenogroups.training.distributed import on_device
 from phenogroups.training.embedding import embed_once
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(eq=False, repr=False)
@@ -66,7 +68,7 @@ class WithEncoder(Method):
     def encoder_tensors(self) -> dict[str, Tensor]:
         """The tensors of the frozen encoder by their names in a model file."""
         saved = {} if self.frozen_encoder_ is None else self.frozen_encoder_.state_dict()
-        return {f"{self.encoder_prefix}{name}": value.contiguous() for name, value in saved.items()}
+        return with_prefix(self.encoder_prefix, {name: value.contiguous() for name, value in saved.items()})
 
     def restore_encoder(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Restore the frozen encoder, if there are tensors of one; returns all other tensors."""
@@ -74,16 +76,15 @@ class WithEncoder(Method):
         self.frozen_encoder_ = None
         if saved:
             name = encoder_of_file(self.input_shape_, saved) if self.encoder == "auto" else self.encoder
-            with torch.device("meta"):
-                require_tensors(build_encoder(name, self.input_shape_, saved=saved).state_dict(), saved)
-            encoder = build_encoder(name, self.input_shape_, saved=saved)
-            encoder.load_state_dict(saved)
+            encoder = build_restored(lambda: build_encoder(name, self.input_shape_, saved=saved), saved)
             self.frozen_encoder_ = encoder.freeze()
         return {name: value for name, value in tensors.items() if not name.startswith(self.encoder_prefix)}
 
 
-def require_tensors(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """Raise unless the tensors given are those expected, by name, shape and type."""
+def build_restored(build: Callable[[], Module], given: Mapping[str, Tensor]) -> Module:
+    """A module with these tensors; raises unless they are those that it expects, by name, shape and type."""
+    with torch.device("meta"):  # without memory: a wrong recipe may ask for a network far larger than the file
+        expected = build().state_dict()
     missing = [name for name in expected if name not in given]
     unexpected = [name for name in given if name not in expected]
     if missing or unexpected:
@@ -97,3 +98,6 @@ def require_tensors(expected: Mapping[str, Tensor], given: Mapping[str, Tensor])
                 f"Expected {name} of shape {tuple(like.shape)}, {like.dtype}. Received: a size mismatch, "
                 f"{tuple(given[name].shape)}, {given[name].dtype}."
             )
+    module = build()
+    module.load_state_dict(given)
+    return module

@@ -15,7 +15,7 @@ from phenogroups.data.properties import is_measured
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.base import Assign, Method
 from phenogroups.methods.prediction import Prediction
-from phenogroups.training.checkpoint import Checkpoint, without_prefix
+from phenogroups.training.checkpoint import Checkpoint, with_prefix, without_prefix
 from phenogroups.training.em import Progress
 
 MOST_DIMS = 10_000  # of vectors on which a method is fitted again: an image of 100 pixels a side
@@ -114,7 +114,7 @@ class Adjustable(WithoutNetwork):
 
     def tensors(self) -> dict[str, Tensor]:
         adjustment = vars(self.adjustment_) if self.adjust else {}
-        return {**super().tensors(), **{f"adjustment.{name}": value for name, value in adjustment.items()}}
+        return {**super().tensors(), **with_prefix("adjustment.", adjustment)}
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         if self.adjust:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from phenogroups.clustering.space import scaling
+from phenogroups.data.stored import Inputs
 from phenogroups.networks.encoder import Shape
 
 CHANNELS = (64, 32, 16)  # from the smallest map on; the last is repeated if a map is doubled more often
@@ -29,11 +30,10 @@ class Decoder(nn.Module):
         self.register_buffer("scale", torch.ones(units))
 
     @torch.no_grad()
-    def fit_scaling(self, inputs: np.ndarray) -> None:
+    def fit_scaling(self, inputs: Inputs) -> None:
         """Each feature is divided by its deviation: otherwise only those in large units would be reconstructed."""
-        if inputs.ndim > 2:
-            inputs = inputs[:: ceil(inputs.size / SAMPLED)].reshape(-1, 1)
-        mean, scale = scaling(torch.tensor(inputs).double(), "standard")
+        values = np.asarray(inputs[:: ceil(prod(inputs.shape) / SAMPLED)] if inputs.ndim > 2 else inputs)
+        mean, scale = scaling(torch.tensor(values.reshape(-1, len(self.mean))).double(), "standard")
         self.mean.copy_(mean)
         self.scale.copy_(scale)
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -168,6 +168,11 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any], within: str = "") -
             yield f"{within}{name}" + (f" ({was} then, {now} now)" if short else "")
 
 
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with this prefix before their names."""
+    return {f"{prefix}{name}": value for name, value in tensors.items()}
+
+
 def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors whose names have this prefix, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -178,12 +183,12 @@ def save_epoch(trainer: "Trainer", checkpoint: Checkpoint, *, elected: bool) -> 
     if checkpoint.folder is None or trainer.comm.rank > 0:
         return
     beliefs = trainer.beliefs
-    beliefs = {} if beliefs is None else {f.name: getattr(beliefs, f.name) for f in fields(beliefs)}
+    beliefs = {} if beliefs is None else vars(beliefs)
     moments = trainer.optimizer.state_dict()["state"]
     tensors = {
-        **{f"network.{name}": value for name, value in trainer.network.state_dict().items()},
+        **with_prefix("network.", trainer.network.state_dict()),
         **{f"optimizer.{i}.{name}": value for i, of_weight in moments.items() for name, value in of_weight.items()},
-        **{f"beliefs.{name}": value for name, value in beliefs.items()},
+        **with_prefix("beliefs.", beliefs),
         **{f"frame.{epoch}": torch.from_numpy(frame) for epoch, frame in trainer.film.frames.items()},
     }
     notes = {

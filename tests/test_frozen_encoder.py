@@ -1,4 +1,4 @@
-"""Photographs by one command: read at the size of pretrained eyes, seen once, and predicted without either."""
+"""Photographs by one command: read at the size of the pretrained encoder, embedded once, predicted from the cache."""
 
 import contextlib
 import io
