@@ -48,7 +48,7 @@ class Shuffled(PlainKMeans):
         order = np.random.default_rng(self.seed).permutation(self.n_subgroups)
         return Means(super().e_step(vectors, diagnosis).centroids[order])
 
-    def _number(self, order):
+    def _reorder(self, order):
         """Nor by their size."""
 
 
