@@ -162,8 +162,8 @@ def load(folder: str | Path) -> "Method":
     except RunError:
         raise
     except Exception as error:  # libraries raise many kinds of errors on unexpected sizes and names
-        said = shortened(error, quoted=False, most=2000)
-        raise RunError(f"Expected recipe and model of {folder} to fit together. Received: {said}") from error
+        message = shortened(error, quoted=False, most=2000)
+        raise RunError(f"Expected recipe and model of {folder} to fit together. Received: {message}") from error
 
 
 def in_current_names(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
