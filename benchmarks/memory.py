@@ -107,9 +107,7 @@ def write_images(path: Path, count: int, size: int) -> Path:
 def trainer(inputs: Any, steps: int, batch: int) -> Trainer:
     labels = torch.arange(len(inputs)) % 2
     method: Any = build_method("classifier", {"steps": steps, "batch_size": batch, "augmentation": "none"})
-    made = Trainer(
-        method, Fabric(accelerator="cpu", devices=1), lambda: method.build(inputs.shape[1:]), inputs, labels, 0, None
-    )
+    made = Trainer(method, Fabric(accelerator="cpu", devices=1), inputs, labels, 0)
     made.batch_size, made.steps = batch, steps  # not a whole pass: the images are many
     return made
 

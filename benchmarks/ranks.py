@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -25,6 +25,7 @@ from sklearn.metrics import adjusted_rand_score
 from phenogroups.cli import say
 from phenogroups.clustering.communicator import Communicator
 from phenogroups.clustering.mixture import tied_mixture
+from phenogroups.clustering.space import DiseaseSpace
 from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.methods import DeepUCSL
 from phenogroups.training.distributed import build_fabric, launch
@@ -171,10 +172,7 @@ def times_of_network(comm: Communicator, counted: Counted, images: int, size: in
     cohort = drawn_digits(images, size=size)
     # a warm-up without end: no E-step is timed
     method = DeepUCSL(encoder="light", restarts=1, warmup=10**6, steps=1, epochs=10**6)
-    trainer = Trainer(
-        method, build_fabric("cpu", "32-true"), lambda: method.build(cohort.input_shape), cohort.inputs,
-        torch.as_tensor(cohort.diagnosis), 0, None,
-    )  # fmt: skip
+    trainer = Trainer(method, build_fabric("cpu", "32-true"), cohort.inputs, torch.as_tensor(cohort.diagnosis), 0)
 
     def embed() -> None:
         trainer._embedding = None
@@ -199,7 +197,8 @@ def times_of_e_step(comm: Communicator, counted: Counted, vectors: int) -> dict[
     before = peak_memory_mb()
     calls, kilobytes = counted.during(lambda: method.e_step(z, diagnosis, beliefs, 1))
     whole = timed("e_step", vectors, comm, lambda: method.e_step(z, diagnosis, beliefs, 1))
-    patients = beliefs.space(z[diagnosis == 1])
+    space = DiseaseSpace(*(getattr(beliefs, f.name) for f in fields(DiseaseSpace)))
+    patients = space(z[diagnosis == 1])
     q = beliefs.q[diagnosis == 1]
 
     def climb() -> None:

@@ -28,7 +28,7 @@ from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.data.writing import write_whole
 from phenogroups.methods.base import KNOWN
 from phenogroups.networks.encoders import build_encoder
-from phenogroups.networks.looks import look
+from phenogroups.networks.image_statistics import image_statistics
 from phenogroups.training.embedding import embed_once
 from phenogroups.training.run import versions
 
@@ -62,7 +62,7 @@ class Strangers:
                 continue
             with keeping_embeddings(user_cache().with_name("embeddings")):
                 seen["lite0"][kind] = torch.as_tensor(embed_once(eyes, pictures))
-            seen["look"][kind] = read_in_blocks(pictures, lambda x: {"look": look(x)})["look"]
+            seen["look"][kind] = read_in_blocks(pictures, lambda x: {"look": image_statistics(x)})["look"]
         rows = [
             {"by": by, "model": own, "seed": seed, "known": known, "new": other, "marked": share}
             for by, vectors in seen.items()

@@ -129,9 +129,7 @@ def build_method(row: Row) -> DeepUCSL:
 def product(row: Row, inputs: np.ndarray, labels: torch.Tensor) -> tuple[Callable[[], None], Callable[[], None]]:
     """An epoch, and the frame of the film that follows it."""
     method = build_method(row)
-    trainer = Trainer(
-        method, Fabric(accelerator="cpu", devices=1), lambda: method.build(row.shape), inputs, labels, 0, None
-    )
+    trainer = Trainer(method, Fabric(accelerator="cpu", devices=1), inputs, labels, 0)
     trainer.batch_size, trainer.steps = row.batch_size, row.steps  # small cohorts would take smaller batches
     record, trainer.film.record = trainer.film.record, lambda *_: None
     return trainer.m_step, lambda: record(trainer.epoch, trainer.embedding)

@@ -21,14 +21,14 @@ from PIL import Image
 
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn import drawn_digits
-from phenogroups.methods import deep_ucsl
+from phenogroups.methods import deep_ucsl, election
 from phenogroups.workflows import weigh
 
 # the longest files, longest first: whatever is given out last, one worker ends alone with it
 SLOW_FILES = (
     "test_tutorials.py", "test_distributed.py", "test_examples.py", "test_resume.py", "test_contract.py",
     "test_determinism.py", "test_first_split.py", "test_cli.py", "test_browser.py", "test_readme.py",
-    "test_discover.py", "test_eyes.py", "test_sklearn.py", "test_page.py", "test_reference.py", "test_choose.py",
+    "test_discover.py", "test_frozen_encoder.py", "test_sklearn.py", "test_page.py", "test_reference.py", "test_choose.py",
     "test_compare.py", "test_docs_data.py", "test_docs_site.py", "test_consensus.py", "test_deep_ucsl.py",
 )  # fmt: skip
 ORDER = {name: place for place, name in enumerate(SLOW_FILES)}
@@ -98,7 +98,7 @@ def _searches_are_remembered(request) -> Iterator[None]:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        for module in (deep_ucsl, weigh):
+        for module in (deep_ucsl, election, weigh):
             patch.setattr(module, "first_split", remembered(module.first_split))
         yield
 

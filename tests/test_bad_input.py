@@ -119,7 +119,8 @@ CASES = {
 @pytest.mark.parametrize("command", ["discover", "discover from a cache", "check"])
 @pytest.mark.parametrize(("home", "spoil", "options", "words"), CASES.values(), ids=CASES, indirect=["home"])
 def test_one_message_and_nothing_left(home, spoil, options, words, command, capsys, monkeypatch):
-    monkeypatch.setattr("phenogroups.methods.deep.build_encoder", lambda *_: pytest.fail("built a network"))
+    for module in ("deep", "with_encoder"):
+        monkeypatch.setattr(f"phenogroups.methods.{module}.build_encoder", lambda *_: pytest.fail("built a network"))
     spoil(home)
     before = sorted(home.parent.rglob("*"))
     arguments = [command.split()[0], str(home / "subjects.csv"), *COLUMNS, *options]

@@ -32,7 +32,7 @@ from phenogroups.data.cohort import Cohort
 from phenogroups.losses import balanced_cross_entropy, class_balance, contrastive, gate_loss, info_nce
 from phenogroups.methods import METHODS, DeepMethod, build_method, load
 from phenogroups.methods.base import predict_together
-from phenogroups.networks.encoders import light
+from phenogroups.networks.architectures import light
 from phenogroups.training import distributed
 from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.distributed import build_fabric, launch, synchronise_batch_norm

@@ -353,7 +353,7 @@ def test_a_disk_that_is_full_when_the_run_is_written(find, stopped, tmp_path, mo
 def test_a_place_where_nothing_can_be_kept_is_said_before_training(find, tmp_path, monkeypatch):
     (tmp_path / "run.resume").write_text("mine")
     monkeypatch.setattr(Trainer, "m_step", lambda _: pytest.fail("trained"))
-    assert "Expected to keep what is trained in" in refused(find)
+    assert "Expected to write checkpoints to" in refused(find)
     assert (tmp_path / "run.resume").read_text() == "mine"
 
 

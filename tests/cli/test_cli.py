@@ -381,7 +381,8 @@ def nan_image(path):
     ],
 )  # fmt: skip
 def test_a_wrong_input_gets_one_message_before_training(images_csv, capsys, monkeypatch, spoil, options, words):
-    monkeypatch.setattr("phenogroups.methods.deep.build_encoder", lambda *_: pytest.fail("built a network"))
+    for module in ("deep", "with_encoder"):
+        monkeypatch.setattr(f"phenogroups.methods.{module}.build_encoder", lambda *_: pytest.fail("built a network"))
     spoil(images_csv)
     before = sorted(images_csv.parent.iterdir())
     out = images_csv.parent / "run"

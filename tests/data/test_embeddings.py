@@ -10,7 +10,7 @@ from torch import nn
 
 from phenogroups.data import embeddings
 from phenogroups.data.embeddings import Folder, Memory, embeddings_folder, keeping_embeddings, key_of
-from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.encoder import Encoder
 from phenogroups.training.embedding import embed_once
 
 

@@ -7,7 +7,7 @@ import torch
 
 from phenogroups.data.batches import Batch
 from phenogroups.methods import BYOL
-from phenogroups.networks.heads import teacher_of
+from phenogroups.networks.network import teacher_of
 
 
 @pytest.fixture

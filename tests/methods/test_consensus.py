@@ -48,7 +48,7 @@ class Shuffled(PlainKMeans):
         order = np.random.default_rng(self.seed).permutation(self.n_subgroups)
         return Means(super().e_step(vectors, diagnosis).centroids[order])
 
-    def _number(self, order):
+    def _reorder(self, order):
         """Nor by their size."""
 
 
@@ -231,7 +231,10 @@ def test_subsamples_keep_groups_together_and_ignore_the_split_of_the_cohort(monk
         ({"subsample": 0.0}, "subsample above 0 and at most 1. Received: 0.0"),
         ({"subsample": 1.5}, "subsample above 0"),
         ({"method": "consensus"}, "in one run. Received: 'consensus', which is made of several runs"),
-        ({"method": "supervised_upper_bound"}, "in one run. Received: 'SupervisedSubgroups', which is told the truth"),
+        (
+            {"method": "supervised_upper_bound"},
+            "Received: 'SupervisedSubgroups', which learns from the truth",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(settings, words):
@@ -244,12 +247,12 @@ def test_wrong_settings_are_refused(settings, words):
     [
         (Consensus("kmeans"), "Expected estimator as .*Method.*Received: 'kmeans'"),
         (Consensus(DeepUCSL(epochs="many")), "Expected epochs as int. Received: 'many'"),
-        (Consensus(PlainKMeans(n_subgroups=3)), r"n_subgroups=3 of the estimator. Say Consensus\(PlainKMeans"),
+        (Consensus(PlainKMeans(n_subgroups=3)), r"n_subgroups=3 of the estimator. Write Consensus\(PlainKMeans"),
         (Consensus(PlainKMeans(seed=3), seed=4), "seed=3 of the estimator"),
         (Consensus(runs=1), "Expected runs of at least 2. Received: 1"),
         (Consensus(subsample=1.5), "subsample above 0"),
         (Consensus(Consensus()), "in one run. Received: 'Consensus', which is made of several runs"),
-        (Consensus(SupervisedSubgroups()), "'SupervisedSubgroups', which is told the truth"),
+        (Consensus(SupervisedSubgroups()), "'SupervisedSubgroups', which learns from the truth"),
     ],
 )
 def test_wrong_estimators_are_refused_before_training(border, method, words, monkeypatch):

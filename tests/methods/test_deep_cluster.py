@@ -14,8 +14,8 @@ from sklearn.metrics import adjusted_rand_score
 from phenogroups.clustering.kmeans import sinkhorn_kmeans
 from phenogroups.data.batches import Batch
 from phenogroups.methods import METHODS, DeepCluster, WSDeepCluster, load
-from phenogroups.methods.afterwards import Centroids
 from phenogroups.methods.deep_cluster import Prototypes
+from phenogroups.methods.reading import Centroids
 from phenogroups.methods.ws_deep_cluster import Classes
 
 N = 60

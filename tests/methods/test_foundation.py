@@ -44,9 +44,9 @@ def test_the_table_is_the_embedding(embeddings):
 
 
 def test_images_without_an_encoder_are_refused_with_a_remedy(images):
-    with pytest.raises(ValueError, match=r"encoder that has learned.*\(1, 16, 16\).*hf:NAME.*embeddings as features"):
+    with pytest.raises(ValueError, match=r"pretrained encoder.*\(1, 16, 16\).*hf:NAME.*embeddings as features"):
         Foundation().fit(images)
-    with pytest.raises(ValueError, match=r"encoder that has learned.*'light' with weights None"):
+    with pytest.raises(ValueError, match=r"pretrained encoder.*'light' with weights None"):
         Foundation(encoder="light").fit(images)
 
 

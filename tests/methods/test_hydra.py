@@ -8,7 +8,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from phenogroups.data.cohort import Cohort
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import HYDRA, PlainKMeans
-from phenogroups.methods.hydra import alternate, fit_faces, fit_polytope
+from phenogroups.methods.hydra import alternate, fit_faces
 
 
 @parametrize_with_checks([HYDRA(n_consensus=2)])
@@ -86,7 +86,7 @@ def test_odd_inputs(rows):
 
 def test_an_embedding_is_as_good_as_features(planted):
     train, test = planted(), planted(seed=1)
-    polytope = fit_polytope(torch.as_tensor(train.inputs), torch.as_tensor(train.diagnosis), 2, n_consensus=3)
+    polytope = HYDRA(n_consensus=3).e_step(train.inputs, train.diagnosis)
     found = polytope.read(torch.as_tensor(test.inputs))
     assert ((found["diagnosis"] > 0.5).numpy() == test.is_patient).mean() > 0.9
 

@@ -12,7 +12,7 @@ from phenogroups.losses import info_nce
 from phenogroups.methods import PCL
 from phenogroups.methods.pcl import Concentrated, concentrations
 from phenogroups.methods.registry import in_current_names
-from phenogroups.networks.heads import teacher_of
+from phenogroups.networks.network import teacher_of
 
 
 def test_concentrations_equal_a_direct_loop():

@@ -51,7 +51,7 @@ def test_another_seed_is_another_start(planted):
 def test_on_vectors_of_any_kind_and_from_its_tensors_alone(planted):
     train, test = planted(), planted(seed=1)
     z, new = torch.as_tensor(train.inputs), torch.as_tensor(test.inputs)
-    model = fit_ucsl(z, torch.as_tensor(train.diagnosis), 2, n_consensus=3)
+    model = fit_ucsl(z, torch.as_tensor(train.diagnosis), UCSL(n_consensus=3))
     assert all(isinstance(getattr(model, f.name), torch.Tensor) for f in fields(model))
     found = LinearUCSL(**vars(model)).read(new)
     torch.testing.assert_close(found["subgroup"].sum(1), torch.ones(len(new)).double())
@@ -68,11 +68,7 @@ def test_diagnosis_is_that_of_the_experts_as_far_as_each_is_concerned(planted):
 
 
 def steps(z: torch.Tensor, diagnosis: torch.Tensor, n_subgroups: int, **settings) -> Steps:
-    chosen = {
-        "maximization": "logistic", "clustering": "gaussian_mixture", "negative_weighting": "soft",
-        "positive_weighting": "hard", "strength": 0.01,
-    }  # fmt: skip
-    return Steps(z, diagnosis, n_subgroups, **chosen | settings)
+    return Steps(z, diagnosis, UCSL(n_subgroups, **settings))
 
 
 def test_weights_of_patients_and_controls():
@@ -90,10 +86,10 @@ def test_weights_of_patients_and_controls():
 
 def test_an_expert_without_patients_or_a_cluster_without_anybody_goes_on(planted):
     cohort = planted(100)
-    em = steps(torch.as_tensor(cohort.inputs).double(), torch.as_tensor(cohort.diagnosis), 3)
+    em = steps(torch.as_tensor(cohort.inputs).double(), torch.as_tensor(cohort.diagnosis), 3, iterations=2)
     nobody = torch.zeros(100, 3).double()
     nobody[:, 0] = 1
-    (found,) = em.climb([nobody], stability=0.85, iterations=2)
+    (found,) = em.climb([nobody], stability=0.85)
     assert found.q.isfinite().all()
     assert torch.bincount(found.q[em.is_patient].argmax(1), minlength=3).min() > 0
 

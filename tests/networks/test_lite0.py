@@ -38,10 +38,10 @@ def test_padding_is_tensorflows(side, kernel, stride):
     torch.testing.assert_close(conv(x)[0, 0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_whole_file_is_checked(encoder, state):
+def test_every_weight_is_that_of_the_file(encoder, state):
     assert len(state) == 296
     own = encoder.state_dict()
-    assert set(state) - set(own) == set(lite0.left_behind())
+    assert {name.split(".")[0] for name in set(state) - set(own)} == {"_blocks", "_conv_head", "_bn1", "_fc"}
     assert all(torch.equal(state[name], value) for name, value in own.items())
     assert encoder.has_learned
 
@@ -53,7 +53,7 @@ def test_its_classifier_knows_a_picture_from_noise(encoder, state):
     rows, columns = np.mgrid[:224, :224] / 224
     disc = ((rows - 0.5) ** 2 + (columns - 0.5) ** 2 < 0.1).astype(np.float32)
     noise = np.random.default_rng(0).random((224, 224), dtype=np.float32)
-    last, norm = lite0.MBConv(*lite0.LAST).eval(), torch.nn.BatchNorm2d(lite0.HEAD, **lite0.NORM).eval()
+    last, norm = lite0.MBConv(3, 1, 6, lite0.MAPS, 320).eval(), torch.nn.BatchNorm2d(1280, **lite0.NORM).eval()
     for part, prefix in ((last, "_blocks.15."), (norm, "_bn1.")):
         part.load_state_dict({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
     maps = last(encoder.maps(torch.tensor(np.stack([disc, noise]))[:, None]))
@@ -113,20 +113,6 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(lite0, "PACKAGE", "no_such_package")
     with pytest.raises(ValueError, match=r"package no_such_package.*pip install no_such_package.*encoder='light'"):
         build_encoder("lite0", (3, 64, 64))
-
-
-def test_wrong_tensors_are_refused(state):
-    without = {name: value for name, value in state.items() if name != "_bn0.weight"}
-    with pytest.raises(ValueError, match=r"1 missing \(_bn0.weight\)"):
-        lite0.fill(lite0.Lite0(), without)
-    with pytest.raises(ValueError, match=r"1 unexpected \(_more\)"):
-        lite0.fill(lite0.Lite0(), {**state, "_more": torch.zeros(1)})
-    with pytest.raises(ValueError, match=r"_conv_stem.weight \(1, 3, 3, 3\) for \(32, 3, 3, 3\)"):
-        lite0.fill(lite0.Lite0(), {**state, "_conv_stem.weight": torch.zeros(1, 3, 3, 3)})
-    with pytest.raises(ValueError, match=r"Expected _fc.bias of shape \(1000,\).*Received: None"):
-        lite0.fill(lite0.Lite0(), {name: value for name, value in state.items() if name != "_fc.bias"})
-    with pytest.raises(ValueError, match=r"Expected _fc.weight of shape \(1000, 1280\).*Received: \(10, 1280\)"):
-        lite0.fill(lite0.Lite0(), {**state, "_fc.weight": torch.zeros(10, 1280)})
 
 
 def test_random_weights_are_one_option_away(encoder):

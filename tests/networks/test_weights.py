@@ -206,8 +206,8 @@ def pretrained(images, tmp_path_factory) -> tuple[Classifier, str]:
 def test_a_frozen_encoder_stays_what_it_was(images, pretrained):
     before, path = pretrained
     method = DeepUCSL(weights=path, restarts=2, **QUICK).fit(images)
-    assert same_weights(before.network_.encoder, method.eyes_)  # running statistics too
-    assert not any(weight.requires_grad for weight in method.eyes_.parameters())
+    assert same_weights(before.network_.encoder, method.frozen_encoder_)  # running statistics too
+    assert not any(weight.requires_grad for weight in method.frozen_encoder_.parameters())
     table = Cohort(before.transform(images), images.diagnosis)  # what was trained was trained on its embeddings
     on_table = DeepUCSL(restarts=2, **QUICK).fit(table)
     np.testing.assert_allclose(method.predict_subgroup_proba(images), on_table.predict_subgroup_proba(table), atol=1e-5)

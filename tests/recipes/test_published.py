@@ -7,7 +7,7 @@ import pytest
 
 from phenogroups.data.augment import AUGMENTATIONS
 from phenogroups.methods import METHODS, DeepMethod
-from phenogroups.methods.afterwards import ClusteredAfterwards
+from phenogroups.methods.reading import ReadByKMeans
 from phenogroups.methods.registry import class_of
 from phenogroups.recipes import recipe
 
@@ -30,7 +30,7 @@ def reading_of(method) -> str:
         return f"K-means ({method.reading})"
     if name_is(method, "vae_ucsl"):
         return "UCSL"
-    if isinstance(method, ClusteredAfterwards) or getattr(method, "reading", "head") == "kmeans":
+    if isinstance(method, ReadByKMeans) or getattr(method, "reading", "head") == "kmeans":
         return "K-means"
     return "head"
 

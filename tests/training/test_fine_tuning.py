@@ -8,9 +8,9 @@ from sklearn.metrics import log_loss
 
 from phenogroups.methods import Classifier, DeepUCSL, SimCLR
 from phenogroups.methods import deep as methods_deep
-from phenogroups.methods.fine_tuning import balanced_log_losses, some_apart
 from phenogroups.networks.encoders import build_encoder
-from phenogroups.training.fine_tuning import is_better
+from phenogroups.training import fine_tuning
+from phenogroups.training.fine_tuning import balanced_log_losses, hold_out, is_better
 
 QUICK = {"epochs": 2, "steps": 3, "batch_size": 32, "fine_tune": True, "encoder": "light"}
 
@@ -29,7 +29,7 @@ def judged(monkeypatch):
 
     def say(*losses: float) -> None:
         left = iter(losses)
-        monkeypatch.setattr(methods_deep, "balanced_log_losses", lambda p, told: np.full(len(p), next(left)))
+        monkeypatch.setattr(fine_tuning, "balanced_log_losses", lambda p, diagnosis: np.full(len(p), next(left)))
 
     return say
 
@@ -41,7 +41,7 @@ def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
 def test_what_does_not_help_is_undone(images, weights, judged):
     judged(0.5, 0.6, 0.5)
     method = DeepUCSL(weights=weights, restarts=1, **QUICK).fit(images)
-    assert same(method.eyes_, build_encoder("light", images.input_shape, weights))
+    assert same(method.frozen_encoder_, build_encoder("light", images.input_shape, weights))
     assert "did not improve the diagnosis" in method.remarks()[0]
     assert "log-loss 0.500 before, 0.500 after" in method.remarks()[0]
 
@@ -49,9 +49,9 @@ def test_what_does_not_help_is_undone(images, weights, judged):
 def test_the_best_epoch_is_kept_whole(images, weights, judged, tmp_path):
     judged(0.5, 0.4, 0.45)
     method = DeepUCSL(weights=weights, restarts=1, **QUICK).fit(images)
-    assert not same(method.eyes_, build_encoder("light", images.input_shape, weights))
+    assert not same(method.frozen_encoder_, build_encoder("light", images.input_shape, weights))
     assert "fine-tuned for 1 epoch:" in method.remarks()[0]
-    assert not any(weight.requires_grad for weight in method.eyes_.parameters())
+    assert not any(weight.requires_grad for weight in method.frozen_encoder_.parameters())
     state = {name: value.clone() for name, value in method.state().items()}
     again = DeepUCSL(**method.get_params()).restore(images.input_shape, state)
     np.testing.assert_array_equal(again.predict_subgroup_proba(images), method.predict_subgroup_proba(images))
@@ -61,7 +61,7 @@ def test_beliefs_are_those_of_the_frozen_encoder(images, weights, monkeypatch):
     """Every loss of the fine-tuning is under one q, which no E-step has touched since."""
     seen, tune = [], methods_deep.fine_tune
 
-    def watched(method, eyes, network, beliefs, *arguments, **named):
+    def watched(method, encoder, network, beliefs, *arguments):
         before, losses = beliefs.q.clone(), type(method).losses
 
         def noticed(self, network, batch, beliefs):
@@ -71,7 +71,7 @@ def test_beliefs_are_those_of_the_frozen_encoder(images, weights, monkeypatch):
         monkeypatch.setattr(type(method), "losses", noticed)
         monkeypatch.setattr(type(method), "e_step", lambda *_: pytest.fail("an E-step"))
         try:
-            return tune(method, eyes, network, beliefs, *arguments, **named)
+            return tune(method, encoder, network, beliefs, *arguments)
         finally:
             monkeypatch.undo()
 
@@ -95,12 +95,12 @@ def test_who_tells_no_diagnosis_is_not_fine_tuned(images, weights):
 
 def test_judges_are_a_tenth_of_either_class():
     diagnosis = np.repeat([0, 1], [200, 40])
-    learn, judge = some_apart(diagnosis, seed=3)
+    learn, judge = hold_out(diagnosis, seed=3)
     assert np.bincount(diagnosis[judge]).tolist() == [20, 4]
     assert sorted([*learn, *judge]) == list(range(240))
-    assert not np.array_equal(judge, some_apart(diagnosis, seed=4)[1])
+    assert not np.array_equal(judge, hold_out(diagnosis, seed=4)[1])
     with pytest.raises(ValueError, match=r"two subjects of either class.*Received: 5, 1"):
-        some_apart(np.array([0] * 5 + [1]), seed=0)
+        hold_out(np.array([0] * 5 + [1]), seed=0)
 
 
 def test_luck_is_not_enough():

@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from phenogroups.clustering.surrogates import without_groups
 from phenogroups.data.cohort import Cohort
-from phenogroups.methods.base import Find, Method
+from phenogroups.methods.base import Assign, Method
 from phenogroups.methods.consensus import Consensus
 from phenogroups.methods.prediction import Prediction
 
@@ -73,8 +73,8 @@ def _again(method: Method, train: Cohort, seen: Prediction) -> dict[str, tuple[f
     half = rng.permutation(len(patients)) % 2, rng.permutation(len(controls)) % 2
     own = seen.subgroup[rows][ill].argmax(1)
 
-    def find(p: np.ndarray, c: np.ndarray, seed: int) -> Find | None:
-        return method.find_again(np.concatenate([p, c]), np.repeat([1, 0], [len(p), len(c)]), seed)
+    def find(p: np.ndarray, c: np.ndarray, seed: int) -> Assign | None:
+        return method.refit(np.concatenate([p, c]), np.repeat([1, 0], [len(p), len(c)]), seed)
 
     another = find(patients, controls, method.seed + 1)
     if another is None:

@@ -2,57 +2,44 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, prod
 from typing import Any, ClassVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from phenogroups.data.augment import Augmentation, resolve_augmentation
 from phenogroups.data.batches import Batch
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.afterwards import ClusteredAfterwards
-from phenogroups.networks.decoders import TELLING, Decoder, build_decoder
-from phenogroups.networks.encoders import LIGHT, STRIDED, Encoder
+from phenogroups.methods.reading import ReadByKMeans
+from phenogroups.networks.decoders import Decoder, build_decoder
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.encoders import LIGHT, STRIDED
 from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class Autoencoder(ClusteredAfterwards, name="autoencoder"):
-    """
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["autoencoder"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
-    """
-
+class Autoencoder(ReadByKMeans, name="autoencoder"):
     needs_controls: ClassVar[bool] = False
     settings_of_its_own: ClassVar[tuple[str, ...]] = ("augmentation", "encoder", "weights")
 
     def encoder_by_default(self, input_shape: tuple[int, ...], inputs: Inputs | None = None) -> str:
-        """Not `light`: a code that is pooled over the picture cannot say where things are."""
+        """Not `light`: a code that is pooled over the image has lost positions."""
         name = super().encoder_by_default(input_shape, inputs)
         return STRIDED if name == LIGHT and self.weights is None else name
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
-        return {"decoder": build_decoder(encoder.dim, copied_shape(encoder, input_shape))}
+        return {"decoder": build_decoder(encoder.dim, reconstructed_shape(encoder, input_shape))}
 
     def build(
         self, input_shape: tuple[int, ...], inputs: Inputs | None = None, saved: Mapping[str, Tensor] | None = None
     ) -> Network:
         network = super().build(input_shape, inputs, saved)
         if inputs is not None:
-            # a sample of a large cohort is enough, and the rest need not be read
-            every = ceil(prod(inputs.shape) / TELLING) if inputs.ndim > 2 else 1
-            self.decoder(network).fit_scaling(np.asarray(inputs[::every]))
+            self.decoder(network).fit_scaling(inputs)
         return network
 
     def augment(self, input_shape: tuple[int, ...]) -> Augmentation:
-        """None by default: a view is reconstructed, and views should be the plain inputs."""
+        """By default none, because it is the plain input that should be reconstructed."""
         return resolve_augmentation("none" if self.augmentation == "auto" else self.augmentation)
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
@@ -61,13 +48,13 @@ class Autoencoder(ClusteredAfterwards, name="autoencoder"):
         return {"reconstruction": self.decoder(network).squared_error(code, self.resized(network, x)).mean()}
 
     def resized(self, network: Network, x: Tensor) -> Tensor:
-        """Inputs as the encoder sees them, which is what is copied."""
+        """Inputs at the size at which they are encoded, which are reconstructed."""
         return cast(Encoder, network.encoder).resized(x)
 
     def decoder(self, network: Network) -> Decoder:
         return cast(Decoder, network.heads["decoder"])
 
 
-def copied_shape(encoder: Encoder, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of an input as the encoder sees it."""
+def reconstructed_shape(encoder: Encoder, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an input at the size at which it is encoded and reconstructed."""
     return input_shape if len(input_shape) == 1 else tuple(encoder.resized(torch.empty(1, *input_shape)).shape[1:])

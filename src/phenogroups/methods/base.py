@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
-from phenogroups.clustering.familiar import Familiar, fit_familiar
+from phenogroups.clustering.familiar import fit_familiar
 from phenogroups.clustering.matching import largest_first
 from phenogroups.data.batches import read_in_blocks
 from phenogroups.data.cohort import CONTROL, PATIENT, Cohort, CohortError
@@ -22,23 +21,22 @@ from phenogroups.data.columns import patient_value
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.documentation import complete_docstring
 from phenogroups.methods.prediction import Prediction
-from phenogroups.methods.registry import FAMILIAR, MEANS, METHODS, ORDER, from_json, name_of, register, settings_of
-from phenogroups.methods.settings import AtLeast, check_limits, check_shapes
-from phenogroups.networks.encoders import Encoder
-from phenogroups.networks.looks import look, size_of_look
-from phenogroups.training.checkpoint import Checkpoint, without_prefix
+from phenogroups.methods.registry import METHODS, from_json, register
+from phenogroups.methods.saving import Saved
+from phenogroups.methods.settings import AtLeast, check_limits
+from phenogroups.networks.image_statistics import image_statistics
+from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.distributed import communicator
 from phenogroups.training.em import Progress
 from phenogroups.training.embedding import embed_once
-from phenogroups.training.run import check_writable, new_run_folder, write_model
 
-KNOWN = 1000  # training subjects, at most, that a new subject is compared with
-Find = Callable[[np.ndarray], np.ndarray]  # from vectors (n, dims) to the subgroup of each (n,)
+KNOWN = 1000  # largest number of training subjects that a new subject is compared with
+Assign = Callable[[np.ndarray], np.ndarray]  # from vectors (n, dims) to the subgroup of each (n,)
 
 
 @dataclass(eq=False, repr=False)
-class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
-    """A method that finds subgroups among patients: the base class of all.
+class Method(Saved, ClassifierMixin, TransformerMixin, BaseEstimator):
+    """The base class of methods, which find subgroups among patients.
 
     It is a scikit-learn estimator: the constructor records the settings, `fit` learns, and the names of what is learned
     end in `_`. A subclass documents its own settings in its docstring; those of its parents are added. With a name
@@ -86,7 +84,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
     ) -> None:
         """Complete the docstring; register the class under `name`, and with other defaults under those of `presets`."""
         super().__init_subclass__(**kwargs)
-        complete_docstring(cls)
+        complete_docstring(cls, name)
         if name is not None:
             register(name, cls, presets or {})
 
@@ -104,7 +102,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         y
             Diagnosis of each subject where X is no cohort. Of two numbers the greater means patient. Of two words one
             must mean control: control, healthy, normal, unaffected, ctrl, ctl, con, HC, CN, NC, TD or HV; the other
-            then means patient. All other words are refused unless `patient` is given.
+            then means patient. Other words are refused unless `patient` is given.
         patient
             The value of y that means patient, such as "AD" where y has "AD" and "MCI".
         progress
@@ -124,7 +122,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         self, X: Cohort | ArrayLike, y: ArrayLike | None = None, *, patient: Any = None,
         progress: Progress | None = None, checkpoint: Checkpoint | None = None,
     ) -> Prediction:  # fmt: skip
-        """Fit, and return the prediction of the training subjects that this makes anyway.
+        """Fit, and return the prediction of the training subjects, which fitting computes anyway.
 
         Parameters
         ----------
@@ -134,35 +132,35 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         Returns
         -------
         Prediction
-            Of the training subjects; of several processes, each returns that of its own subjects.
+            Of the training subjects. Of several processes, each returns the prediction of its own subjects.
         """
         self.check_settings()
         if self.comm.world_size > 1:
             self.require_distributed_support()
         cohort = self._training_cohort(X, y, patient)
         cohort.require(self.n_subgroups, controls=self.needs_controls)
-        self._accept(cohort.input_shape)
-        self.by_size_ = np.arange(self.n_subgroups)  # as learned, until their sizes are known
+        self._set_input_shape(cohort.input_shape)
+        self.by_size_ = np.arange(self.n_subgroups)  # in the order of fitting, until their sizes are known
         self._fit(cohort, progress, checkpoint)
         own = cohort if self.comm.world_size == 1 else cohort[self.comm.shard(len(cohort))]
         found = self.predict_cohort(own)
         if not self.reads_truth:  # known subgroups keep the order of their names
-            self._number(largest_first(torch.as_tensor(found.subgroup[own.is_patient]), self.comm))
+            self._reorder(largest_first(torch.as_tensor(found.subgroup[own.is_patient]), self.comm))
             found = found.in_order(self.by_size_)
         labels = np.where(own.is_patient, found.subgroup.argmax(axis=1), -1)
         self.labels_ = self.comm.gather(torch.as_tensor(labels)).numpy()
         self.subgroup_means_ = means_of(found.embedding, labels, self.n_subgroups, self.comm)
         known = cohort[np.unique(np.linspace(0, len(cohort) - 1, KNOWN).astype(int))]
-        self.familiar_ = fit_familiar(self._looks(known.inputs), known.group, seed=self.seed)
+        self.novelty_ = fit_familiar(self._descriptors(known.inputs), known.group, seed=self.seed)
         return found
 
-    def _number(self, order: np.ndarray) -> None:
-        """Reorder the subgroups: subgroup k is `order[k]` of the network, the beliefs and `read`."""
+    def _reorder(self, order: np.ndarray) -> None:
+        """Renumber the subgroups: subgroup k is `order[k]` of the network, the beliefs and `read`."""
         self.by_size_ = order
 
     @property
     def comm(self) -> Communicator:
-        """That of the processes that train together: in E-steps, each has the embeddings of its own subjects only."""
+        """The communicator of the processes that train together; each embeds and clusters its own subjects."""
         return communicator()
 
     def require_distributed_support(self) -> None:
@@ -171,7 +169,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
             able = ", ".join(name for name, make in METHODS.items() if make().supports_distributed)
             raise ValueError(
                 f"Expected a method that several processes can train together: {able}. Received: "
-                f"{type(self).__name__} with these settings. Choose one of those, or one process."
+                f"{type(self).__name__} with these settings. Choose one of those, or start one process."
             )
 
     @property
@@ -181,11 +179,11 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     @property
     def by_lite0(self) -> bool:
-        """Whether suitable images are embedded by the encoder lite0, which was trained at 224 pixels a side."""
+        """Whether the encoder lite0, which was trained at 224 pixels a side, embeds images that suit it."""
         return False
 
     def check_covariates(self, who: Cohort) -> None:
-        """Raise where the covariates that a prediction needs are missing; inputs are not read."""
+        """Raise where the covariates that a prediction needs are missing, without reading inputs."""
 
     def caveats(self) -> list[str]:
         """Warnings about the subgroups that were found, in plain sentences."""
@@ -196,12 +194,20 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         return []
 
     def vectors(self, cohort: Cohort) -> np.ndarray | None:
-        """(subjects, dims): what patients are clustered by before any training; None where a network must learn it."""
-        return np.asarray(self._inputs(cohort)) if len(self.input_shape_) == 1 else None
+        """(subjects, dims): features, or embeddings by the frozen encoder; None where the encoder is trained."""
+        inputs = self._embedded(self._inputs(cohort))
+        return np.asarray(inputs) if inputs.ndim == 2 else None
 
-    def find_again(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Find | None:
-        """What assigns vectors to subgroups, had the method been given these; None where a network would be trained."""
+    def refit(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Assign | None:
+        """Find subgroups in these vectors alone; returns a function that assigns vectors to them.
+
+        None where that would take the training of a network.
+        """
         return None
+
+    def _embedded(self, inputs: Inputs) -> Inputs:
+        """The inputs, or their embeddings (n, dims) where a frozen encoder embeds them."""
+        return inputs if self.frozen_encoder_ is None else embed_once(self.frozen_encoder_, inputs)
 
     def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:
         """Predict subgroup, diagnosis and embedding together.
@@ -214,10 +220,10 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         Returns
         -------
         Prediction
-            Everything that the method says of these subjects.
+            Subgroup and diagnosis probabilities and the embedding of these subjects.
         """
         check_is_fitted(self)
-        return self._predict(self._inputs(X)).in_order(self.by_size_)
+        return self._predict(self._embedded(self._inputs(X))).in_order(self.by_size_)
 
     def predict(self, X: Cohort | ArrayLike) -> np.ndarray:
         """Predict the diagnosis of each subject: one of `classes_`."""
@@ -244,50 +250,6 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         """Embed subjects: an array of shape (n_subjects, n_dims)."""
         return self.predict_cohort(X).embedding
 
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write the fitted method into a folder that `phenogroups.load` reads: tensors and settings, no code.
-
-        The values of y and the names of features are kept. Of the training subjects, `labels_` and the like are not.
-
-        Parameters
-        ----------
-        folder
-            Folder to write: `model.safetensors` and `recipe.json`, as in a run folder.
-        overwrite
-            Whether to replace a saved model or a finished run in that folder; otherwise it is refused.
-
-        Examples
-        --------
-        >>> import phenogroups
-        >>> cohort = phenogroups.drawn_table(80)
-        >>> model = phenogroups.METHODS["kmeans"]().fit(cohort)
-        >>> model.save("my-model")
-        >>> bool((phenogroups.load("my-model").predict_subgroup(cohort) == model.predict_subgroup(cohort)).all())
-        True
-        """
-        check_is_fitted(self)
-        check_writable(folder, overwrite=overwrite)
-        recipe = {"method": name_of(self), "settings": settings_of(self), "input_shape": list(self.input_shape_)}
-        recipe |= {"classes": self.classes_.tolist(), "patient": np.asarray(self.patient_).item()}
-        if hasattr(self, "feature_names_in_"):
-            recipe["feature_names"] = self.feature_names_in_.tolist()
-        if self.comm.rank == 0:  # of several processes one writes
-            with new_run_folder(folder) as partial:
-                write_model(partial, recipe, self.state())
-
-    def restore_names(self, recipe: Mapping[str, Any]) -> None:
-        """Restore the values of y and the names of features where `save` wrote them: a run folder has neither."""
-        classes, patient, names = (recipe.get(key) for key in ("classes", "patient", "feature_names"))
-        if classes is not None:
-            is_plain = isinstance(patient, str | int | float) and isinstance(classes, list)
-            if not is_plain or len(classes) > 2 or patient not in classes or classes != sorted({*classes}):
-                raise ValueError(f"Expected one or two values of y, and the patients' value. Received: {classes}.")
-            self.classes_, self.patient_ = np.array(classes), patient
-        if names is not None:
-            if [type(name) for name in names] != [str] * self.input_shape_[0] or len(self.input_shape_) > 1:
-                raise ValueError(f"Expected names of the features of {self.input_shape_}. Received: {len(names)}.")
-            self.feature_names_in_ = np.array(names, dtype=object)
-
     def strangeness(self, X: Cohort | ArrayLike) -> np.ndarray:
         """Measure how unlike all training subjects each subject is, patients and controls alike.
 
@@ -300,51 +262,21 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         -------
         ndarray of shape (n_subjects,)
             Mahalanobis distance to the training subjects: of the features of a table, of the embedding by a frozen
-            encoder, and otherwise of brightness, roughness and histogram of an image. Above 1 is a stranger, as 3 % of
-            held-out training subjects were. NaN if the model was saved by an earlier version.
+            encoder, and otherwise of brightness, roughness and histogram of an image. Above 1, a subject is unlike
+            those of training; 3 % of held-out training subjects were. NaN if an earlier version saved the model.
         """
         check_is_fitted(self)
         inputs = self._inputs(X)
-        if self.familiar_ is None:
+        if self.novelty_ is None:
             return np.full(len(inputs), np.nan)
-        return self.familiar_.strangeness(self._looks(inputs)).numpy()
+        return self.novelty_.strangeness(self._descriptors(inputs)).numpy()
 
-    @property
-    def frozen_encoder(self) -> Encoder | None:
-        """The pretrained encoder that embeds images once, if there is one."""
-        return None
-
-    def _looks(self, inputs: Inputs) -> Tensor:
-        """(n, numbers): the vectors in which subjects are compared with those of training."""
-        if len(self.input_shape_) == 1:
+    def _descriptors(self, inputs: Inputs) -> Tensor:
+        """(n, numbers): features, embeddings or image statistics, by which new subjects are compared with training."""
+        inputs = self._embedded(inputs)
+        if inputs.ndim == 2:
             return torch.tensor(np.asarray(inputs))
-        if self.frozen_encoder is not None:
-            return torch.as_tensor(embed_once(self.frozen_encoder, inputs))
-        return read_in_blocks(inputs, lambda x: {"look": look(x)})["look"]
-
-    def restore(self, input_shape: tuple[int, ...], tensors: dict[str, Tensor]) -> Self:
-        """Restore a fitted method from the tensors of `state`."""
-        self.classes_, self.patient_ = np.array([CONTROL, PATIENT]), PATIENT
-        self._accept(input_shape)
-        # model files of earlier versions have neither
-        self.subgroup_means_ = tensors[MEANS].numpy() if MEANS in tensors else None
-        familiar = without_prefix(FAMILIAR, tensors)
-        own = {MEANS, ORDER, *(f"{FAMILIAR}{name}" for name in familiar)}
-        self._restore({name: value for name, value in tensors.items() if name not in own})
-        self._check_sizes(self.blank())
-        self.familiar_ = self._restored_familiar(familiar) if familiar else None
-        as_learned = torch.arange(self.n_subgroups)
-        order = tensors.get(ORDER, as_learned)
-        if order.dtype != torch.int64 or not torch.equal(order.sort().values, as_learned):
-            raise ValueError(f"Expected {ORDER} of {self.n_subgroups} subgroups. Received: {order}.")
-        self.by_size_ = order.numpy()
-        return self
-
-    def state(self) -> dict[str, Tensor]:
-        """All tensors of the model file, from which `restore` makes a fitted method."""
-        own = {MEANS: torch.as_tensor(self.subgroup_means_), ORDER: torch.as_tensor(self.by_size_)}
-        familiar = {} if self.familiar_ is None else vars(self.familiar_)
-        return {**self.tensors(), **own, **{f"{FAMILIAR}{name}": value for name, value in familiar.items()}}
+        return read_in_blocks(inputs, lambda x: {"statistics": image_statistics(x)})["statistics"]
 
     def check_settings(self) -> None:
         """Raise where a setting is not of its declared type or below its limit, before anything is read or trained."""
@@ -365,22 +297,12 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         """All settings by the names that `parse_settings` takes."""
         return self.get_params(deep=False)
 
-    # what a method supplies
-    def tensors(self) -> dict[str, Tensor]:
-        """The learned tensors that prediction needs."""
-        raise NotImplementedError(f"{type(self).__name__} must define tensors().")
-
-    def _restore(self, tensors: dict[str, Tensor]) -> None:
-        raise NotImplementedError(f"{type(self).__name__} must define _restore().")
-
-    def blank(self) -> dict[str, Tensor]:
-        """Fields of a Prediction for an input of zeros, to check the sizes of restored tensors."""
-        raise NotImplementedError(f"{type(self).__name__} must define blank().")
-
+    # hooks that a method supplies, beside those of `Saved`
     def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         raise NotImplementedError(f"{type(self).__name__} must define _fit().")
 
     def _predict(self, inputs: Inputs) -> Prediction:
+        """From inputs, or from their embeddings by the frozen encoder."""
         raise NotImplementedError(f"{type(self).__name__} must define _predict().")
 
     def __sklearn_tags__(self):
@@ -388,43 +310,6 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
         tags.classifier_tags.multi_class = False
         tags.transformer_tags.preserves_dtype = ["float32"]  # networks compute in float32
         return tags
-
-    def _accept(self, input_shape: tuple[int, ...]) -> None:
-        self.input_shape_ = tuple(input_shape)
-        if len(self.input_shape_) == 1:
-            self.n_features_in_ = self.input_shape_[0]
-
-    def _check_sizes(self, blank: dict[str, Tensor]) -> None:
-        """Raise where the sizes of restored tensors do not fit the settings."""
-        by_subgroup = (1, self.n_subgroups)
-        expected = {"subgroup": by_subgroup, "by_centroid": by_subgroup, "experts": by_subgroup, "diagnosis": (1,)}
-        expected["embedding"] = (1, blank["embedding"].shape[-1])
-        sizes = {name: tuple(values.shape) for name, values in blank.items()}
-        if self.subgroup_means_ is not None:
-            expected[MEANS] = (self.n_subgroups, blank["embedding"].shape[-1])
-            sizes[MEANS] = self.subgroup_means_.shape
-        for name, size in sizes.items():
-            if size != expected[name]:
-                raise ValueError(f"Expected {name} of shape {expected[name]}. Received: {size}.")
-        if hasattr(self, "beliefs_"):
-            check_shapes(self.beliefs_, subgroups=self.n_subgroups)
-        if not all(values.is_floating_point() for values in blank.values()):
-            raise ValueError("Expected tensors of floating numbers. Received: others.")
-
-    def _restored_familiar(self, tensors: dict[str, Tensor]) -> Familiar:
-        """Raise where the tensors that tell strangers do not fit the inputs."""
-        found = Familiar(**tensors)
-        dims, axes = self._numbers_of_look(), len(found.deviations)
-        sizes = {"center": (dims,), "scale": (dims,), "axes": (dims, axes), "deviations": (axes,)}
-        for name, value in tensors.items():
-            if value.dtype != torch.float64 or tuple(value.shape) != sizes.get(name, ()):
-                raise ValueError(f"Expected {FAMILIAR}{name} of shape {sizes.get(name, ())}. Received: {value.shape}.")
-        return found
-
-    def _numbers_of_look(self) -> int:
-        if len(self.input_shape_) == 1:
-            return self.input_shape_[0]
-        return size_of_look(self.input_shape_) if self.frozen_encoder is None else self.frozen_encoder.dim
 
     def _training_cohort(self, X: Any, y: Any, patient: Any) -> Cohort:
         if isinstance(X, Cohort):
@@ -458,7 +343,7 @@ class Method(ClassifierMixin, TransformerMixin, BaseEstimator):
                 f"Expected inputs of shape {self.input_shape_} per subject, as in training. "
                 f"Received: {inputs.shape[1:]}. Prepare them as the training cohort was."
             )
-        # a cohort without diagnosis runs the same checks of inputs
+        # the constructor of a cohort checks the inputs
         return inputs if isinstance(X, Cohort) else Cohort(inputs, np.zeros(len(inputs))).inputs
 
 
@@ -471,9 +356,9 @@ def means_of(embedding: np.ndarray, labels: np.ndarray, n_subgroups: int, comm: 
 
 
 def predict_together(method: Method, cohort: Cohort, found: Prediction | None = None) -> Prediction | None:
-    """What all processes say together, each of its own subjects, on the first of them; None on others.
+    """The prediction of all subjects on the process of rank 0, where each process predicts its own; None on others.
 
-    `found` is the prediction of this process's own subjects, if it is known already.
+    `found` is the prediction of the subjects of this process, if it is known already.
     """
     comm = method.comm
     if len(cohort) < comm.world_size:

@@ -1,4 +1,4 @@
-"""BYOL: one view predicts the projection of the other by a momentum teacher (Grill et al. 2020); K-means afterwards."""
+"""BYOL: one view predicts the projection of the other by a momentum teacher (Grill et al. 2020); then K-means."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -7,14 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phenogroups.data.batches import Batch
-from phenogroups.methods.afterwards import ClusteredAfterwards
-from phenogroups.networks.encoders import Encoder
-from phenogroups.networks.heads import Teacher, projection, teacher_of
-from phenogroups.networks.network import Network
+from phenogroups.methods.reading import ReadByKMeans
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.network import Network, Teacher, projection, teacher_of
 
 
 @dataclass(eq=False, repr=False)
-class BYOL(ClusteredAfterwards, name="byol"):
+class BYOL(ReadByKMeans, name="byol"):
     """
     Parameters
     ----------
@@ -22,14 +21,6 @@ class BYOL(ClusteredAfterwards, name="byol"):
         Decay of the teacher's moving average per step; the paper's 0.996 to 1 is for longer trainings.
     reading
         Whose embedding is clustered: the student's, as in BYOL's paper, or the teacher's, as in the comparison's code.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["byol"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     decay: float = 0.99
@@ -53,9 +44,9 @@ class BYOL(ClusteredAfterwards, name="byol"):
         return {"alignment": (alignment(p, t_other) + alignment(p_other, t)) / 2}
 
     def after_step(self, network: Network) -> None:
-        teacher_of(network).follow(network.encoder, network.heads["projection"])
+        teacher_of(network).update(network.encoder, network.heads["projection"])
 
 
 def alignment(prediction: Tensor, target: Tensor) -> Tensor:
-    """Negative cosine: half of the paper's Eq. 2 but for a constant, -1 where all directions agree."""
+    """Negative cosine similarity: half of the paper's Eq. 2 up to a constant; -1 where all directions agree."""
     return -F.cosine_similarity(prediction, target, dim=1).mean()

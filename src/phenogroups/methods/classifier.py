@@ -1,4 +1,4 @@
-"""Classifier: patients are told from controls by cross-entropy; K-means on the patients' embeddings afterwards."""
+"""Classifier: cross-entropy between patients and controls, then K-means on the patients' embeddings."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,24 +7,13 @@ from torch import Tensor, nn
 
 from phenogroups.data.batches import Batch
 from phenogroups.losses import diagnosis_loss
-from phenogroups.methods.afterwards import ClusteredAfterwards
-from phenogroups.networks.encoders import Encoder
-from phenogroups.networks.heads import projection
-from phenogroups.networks.network import Network
+from phenogroups.methods.reading import ReadByKMeans
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.network import Network, projection
 
 
 @dataclass(eq=False, repr=False)
-class Classifier(ClusteredAfterwards, name="classifier"):
-    """
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["classifier"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
-    """
-
+class Classifier(ReadByKMeans, name="classifier"):
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"diagnosis": projection(encoder.dim, out=1)}
 

@@ -1,7 +1,7 @@
-"""Consensus: what several runs of one method with different seeds agree on (co-assignment, Strehl & Ghosh 2002).
+"""Consensus: the subgroups on which several runs of one method agree (co-assignment, Strehl & Ghosh 2002).
 
-Every run numbers its subgroups in its own order. The runs are aligned by the training patients whom they assign; a new
-subject is then assigned by the mean of all runs.
+Every run has a seed and an order of subgroups of its own. The runs are aligned by their assignments of the training
+patients; a new subject is then assigned by the mean of all runs.
 """
 
 import math
@@ -22,13 +22,12 @@ from phenogroups.clustering.consensus import consensus_labels
 from phenogroups.clustering.matching import match_labels
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.base import Find, Method
-from phenogroups.methods.deep import EYES
+from phenogroups.methods.base import Assign, Method
 from phenogroups.methods.deep_ucsl import DeepUCSL
 from phenogroups.methods.prediction import Prediction
 from phenogroups.methods.registry import build_method, class_of, name_of
 from phenogroups.methods.settings import AtLeast
-from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.encoder import Encoder
 from phenogroups.training.checkpoint import Checkpoint, without_prefix
 from phenogroups.training.em import Progress
 
@@ -36,7 +35,7 @@ LARGEST = 2**32  # scikit-learn takes seeds below this
 SEEDS = 2**20  # the first seeds of runs are below this, as methods multiply theirs
 OWN = ("n_subgroups", "seed")  # settings that the consensus gives to its runs
 FINISHED = "finished"  # name of the checkpoint of a run without epochs
-AGREEING = 0.5  # adjusted Rand index from which subgroups agree: two equal ones then differ on one patient in seven
+AGREEING = 0.5  # adjusted Rand index from which runs agree: with two subgroups of equal size, they differ on 1 in 7
 
 
 @dataclass(eq=False, repr=False)
@@ -75,7 +74,7 @@ class Consensus(Method, name="consensus"):
     estimator: Method | None = None
     runs: Annotated[int, AtLeast(2)] = 5
     subsample: float = 1.0
-    # after the estimator, as in scikit-learn's meta-estimators
+    # after the estimator, as in meta-estimators of scikit-learn
     n_subgroups: int = field(default=2, kw_only=True)
     seed: int = field(default=0, kw_only=True)
 
@@ -92,8 +91,8 @@ class Consensus(Method, name="consensus"):
         return self.run(0).by_lite0
 
     @property
-    def frozen_encoder(self) -> Encoder | None:
-        return self.runs_[0].frozen_encoder
+    def frozen_encoder_(self) -> Encoder | None:  # pyright: ignore
+        return self.runs_[0].frozen_encoder_
 
     @property
     def covariates(self) -> tuple[str, ...]:
@@ -104,7 +103,7 @@ class Consensus(Method, name="consensus"):
 
     @property
     def passes(self) -> int:
-        """Number of epochs of all runs, for progress bars; a run without epochs counts as one."""
+        """Number of epochs of all runs, for progress bars; a run without epochs counts as one epoch."""
         return self.runs * self._passes_of_a_run
 
     def epoch_in_words(self, done: float, last: float | None = None) -> str:
@@ -169,21 +168,23 @@ class Consensus(Method, name="consensus"):
             if given not in (plain, getattr(self, name)):
                 raise ValueError(
                     f"Expected {name} of the consensus, which gives it to its runs. Received: {name}={given} of the "
-                    f"estimator. Say Consensus({type(self.estimator).__name__}(...), {name}={given})."
+                    f"estimator. Write Consensus({type(self.estimator).__name__}(...), {name}={given})."
                 )
         if self.estimator.reads_truth or isinstance(self.estimator, Consensus):
-            why = "is told the truth" if self.estimator.reads_truth else "is made of several runs already"
+            why = "learns from the truth" if self.estimator.reads_truth else "is made of several runs already"
             raise ValueError(_one_run_expected(type(self.estimator).__name__, why))
         self.run(0).check_settings()
 
     def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
         self.runs_ = [self._fit_run(i, cohort, progress, checkpoint or Checkpoint()) for i in range(self.runs)]
         patients = cohort.patients
-        said = np.stack([run.predict_subgroup_proba(patients) for run in self.runs_])  # (runs, patients, subgroups)
-        labels = said.argmax(axis=2)
+        probability = np.stack(
+            [run.predict_subgroup_proba(patients) for run in self.runs_]
+        )  # (runs, patients, subgroups)
+        labels = probability.argmax(axis=2)
         together = consensus_labels(labels.T, self.n_subgroups, seed=self.seed % LARGEST)
         self.order_ = np.stack([align(of_run, together, self.n_subgroups) for of_run in labels])
-        agreed = np.take_along_axis(said, self.order_[:, None], axis=2).mean(axis=0).argmax(axis=1)
+        agreed = np.take_along_axis(probability, self.order_[:, None], axis=2).mean(axis=0).argmax(axis=1)
         self.agreement_ = np.array([adjusted_rand_score(agreed, of_run) for of_run in labels])
         self.best_ = int(self.agreement_.argmax())
         self.stability_ = float(np.mean([adjusted_rand_score(a, b) for a, b in combinations(labels, 2)]))
@@ -192,18 +193,19 @@ class Consensus(Method, name="consensus"):
         run, before, checkpoint = self.run(i), i * self._passes_of_a_run, checkpoint.of_part(f"run {i + 1}")
         if self.subsample < 1:  # subjects left out of a run are still assigned by it
             cohort, _ = replace(cohort, is_test=None).split(1 - self.subsample, run.seed)
-        tell = progress or (lambda _: None)
+        report = progress or (lambda _: None)
         kept = checkpoint.load(FINISHED)
         if kept is not None:
             run.restore(cohort.input_shape, kept[0])
         else:
-            shown = (
-                None if progress is None else lambda row: tell({**row, "epoch": before + row["epoch"], "run": i + 1})
-            )
-            run.fit(cohort, progress=shown, checkpoint=checkpoint)
+
+            def of_run(row: dict[str, float]) -> None:
+                report({**row, "epoch": before + row["epoch"], "run": i + 1})
+
+            run.fit(cohort, progress=of_run if progress else None, checkpoint=checkpoint)
         if not hasattr(run, "passes"):
             checkpoint.save(FINISHED, run.state(), {})  # a run with epochs saves its last epoch itself
-            tell({"epoch": i + 1, "run": i + 1})
+            report({"epoch": i + 1, "run": i + 1})
         return run
 
     def predict_cohort(self, X: Cohort | ArrayLike) -> Prediction:
@@ -214,7 +216,7 @@ class Consensus(Method, name="consensus"):
 
     def _predict(self, inputs: Inputs | Cohort) -> Prediction:
         """Means over the runs, with subgroups in the order of the consensus; fields that no run has stay None."""
-        said: dict[str, list[np.ndarray]] = {}
+        by_field: dict[str, list[np.ndarray]] = {}
         for i, (run, order) in enumerate(zip(self.runs_, self.order_, strict=True)):
             found = run.predict_cohort(inputs)
             of_run = {
@@ -225,30 +227,30 @@ class Consensus(Method, name="consensus"):
             }
             for name, values in of_run.items():
                 if values is not None:
-                    said.setdefault(name, []).append(values)
-        mean: dict[str, Any] = {name: np.mean(values, axis=0) for name, values in said.items()}
+                    by_field.setdefault(name, []).append(values)
+        mean: dict[str, Any] = {name: np.mean(values, axis=0) for name, values in by_field.items()}
         subgroup = mean["subgroup"].argmax(axis=1)
-        agreement = sum(of_run.argmax(axis=1) == subgroup for of_run in said["subgroup"]) / self.runs
+        agreement = sum(of_run.argmax(axis=1) == subgroup for of_run in by_field["subgroup"]) / self.runs
         return Prediction(**{"diagnosis": None, **mean, "agreement": agreement})
 
     def vectors(self, cohort: Cohort) -> np.ndarray | None:
         return self.best_run_.vectors(cohort)
 
-    def find_again(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Find | None:
-        return self.best_run_.find_again(vectors, diagnosis, seed)
+    def refit(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Assign | None:
+        return self.best_run_.refit(vectors, diagnosis, seed)
 
     def caveats(self) -> list[str]:
-        said = []
+        sentences = []
         if self.stability_ < AGREEING:
-            said.append(
-                f"The subgroups hang on the random seed: between two of the {self.runs} runs, the adjusted Rand index "
-                f"is {self.stability_:.2f} on average, where 1 is the same subgroups and 0 is chance. "
-                "Another seed may well give others."
+            sentences.append(
+                f"The subgroups depend on the random seed: between two of the {self.runs} runs, the adjusted Rand "
+                f"index is {self.stability_:.2f} on average, where 1 is the same subgroups and 0 is chance. "
+                "Another seed may give other subgroups."
             )
         warnings = [warned for run in self.runs_ if (warned := run.caveats())]
         if warnings:
-            said.append(f"{len(warnings)} of {self.runs} runs warn of themselves, as this one: {warnings[0][0]}")
-        return said
+            sentences.append(f"{len(warnings)} of {self.runs} runs warn of themselves, as this one: {warnings[0][0]}")
+        return sentences
 
     def remarks(self) -> list[str]:
         """Notes of the best run."""
@@ -256,10 +258,11 @@ class Consensus(Method, name="consensus"):
 
     def tensors(self) -> dict[str, Tensor]:
         of_runs = {f"run{i}.{name}": t for i, run in enumerate(self.runs_) for name, t in run.state().items()}
-        shared = {name: t for name, t in self.runs_[0].tensors().items() if name.startswith(EYES)}
-        for i in range(1, self.runs):  # a frozen encoder is the same in all runs, and large
+        shared = self._encoder_tensors(self.runs_[0].tensors())
+        for i in range(1, self.runs):  # a frozen encoder is large, and the same in all runs unless it is fine-tuned
+            own = {f"run{i}.{name}" for name in shared}
             if all(torch.equal(of_runs[f"run{i}.{name}"], t) for name, t in shared.items()):
-                of_runs = {name: t for name, t in of_runs.items() if not name.startswith(f"run{i}.{EYES}")}
+                of_runs = {name: t for name, t in of_runs.items() if name not in own}
         own = {name: np.asarray(getattr(self, f"{name}_")) for name in ("order", "best", "agreement", "stability")}
         return {**of_runs, **{name: torch.as_tensor(value) for name, value in own.items()}}
 
@@ -274,15 +277,19 @@ class Consensus(Method, name="consensus"):
         is_order = (np.sort(self.order_, axis=1) == np.arange(self.n_subgroups)).all()
         if not is_order or self.agreement_.shape != (self.runs,) or self.best_ not in range(self.runs):
             raise ValueError(f"Expected an order of subgroups for each of {self.runs} runs. Received: none.")
-        shared = {name: t for name, t in without_prefix("run0.", tensors).items() if name.startswith(EYES)}
-        self.runs_ = []
-        for i in range(self.runs):
-            own = without_prefix(f"run{i}.", tensors)
-            own = own if any(name.startswith(EYES) for name in own) else {**shared, **own}
-            self.runs_.append(self.run(i).restore(self.input_shape_, own))
+        shared = self._encoder_tensors(without_prefix("run0.", tensors))
+        self.runs_ = [
+            self.run(i).restore(self.input_shape_, {**shared, **without_prefix(f"run{i}.", tensors)})
+            for i in range(self.runs)
+        ]
 
-    def blank(self) -> dict[str, Tensor]:
-        return self.best_run_.blank()
+    def _encoder_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those of the frozen encoder among the tensors of a run."""
+        prefix = getattr(self.run(0), "encoder_prefix", None)
+        return {name: t for name, t in tensors.items() if prefix is not None and name.startswith(prefix)}
+
+    def predict_blank(self) -> dict[str, Tensor]:
+        return self.best_run_.predict_blank()
 
 
 def align(labels: np.ndarray, consensus: np.ndarray, n_subgroups: int) -> np.ndarray:

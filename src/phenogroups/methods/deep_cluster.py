@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from phenogroups.clustering.kmeans import spherical_kmeans
 from phenogroups.clustering.matching import match_members
 from phenogroups.data.batches import Batch
-from phenogroups.methods.afterwards import ReadByHeadOrKMeans
+from phenogroups.methods.reading import ReadByHeadOrKMeans
 from phenogroups.methods.settings import Shape
-from phenogroups.networks.encoders import Encoder
-from phenogroups.networks.heads import projection
-from phenogroups.networks.network import Network
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.network import Network, projection
 
 
 @dataclass(frozen=True)
@@ -29,14 +28,6 @@ class DeepCluster(ReadByHeadOrKMeans, name="deep_cluster"):
     ----------
     temperature
         Temperature of the softmax over the prototypes.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["deep_cluster"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     epochs: int = 10
@@ -46,13 +37,13 @@ class DeepCluster(ReadByHeadOrKMeans, name="deep_cluster"):
 
     @property
     def supports_distributed(self) -> bool:  # pyright: ignore
-        return self.reading == "head"  # K-means at the end is of all patients
+        return self.reading == "head"  # K-means at the end needs all patients in one process
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"projection": projection(encoder.dim)}
 
     def project(self, network: Network, embedding: Tensor) -> Tensor:
-        """h, of length one."""
+        """h, normalised to length one."""
         return F.normalize(network.heads["projection"](embedding), dim=1)
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:

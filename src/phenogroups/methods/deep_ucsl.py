@@ -14,14 +14,7 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
-from phenogroups.clustering.contrast import (
-    SEARCHED,
-    contrastive_mixture,
-    shared,
-    specific_mixtures,
-    specificity,
-    thinned,
-)
+from phenogroups.clustering.contrast import SEARCHED, contrastive_mixture, thinned
 from phenogroups.clustering.first_split import SEARCHED as SPLIT_AMONG
 from phenogroups.clustering.first_split import first_split
 from phenogroups.clustering.kmeans import (
@@ -30,28 +23,28 @@ from phenogroups.clustering.kmeans import (
     kmeans,
     sinkhorn_kmeans,
     squared_distances,
-)
-from phenogroups.clustering.matching import adjusted_rand, match_members
-from phenogroups.clustering.mixture import tied_mixture, tied_mixtures
+)  # fmt: skip
+from phenogroups.clustering.matching import match_members
+from phenogroups.clustering.mixture import tied_mixture
 from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.clustering.space import DiseaseSpace, Scaler, fit_space
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort, subgroup_letter
 from phenogroups.losses import class_balance, experts_loss, gate_loss, lower_bound, mixture_of_experts_logit
-from phenogroups.methods.base import Find
+from phenogroups.methods.base import Assign
 from phenogroups.methods.deep import DeepMethod, cosine
+from phenogroups.methods.election import specificities, split_features, vote
 from phenogroups.methods.settings import AtLeast, Shape
-from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.encoder import Encoder
 from phenogroups.networks.network import Network
 from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Embed, Progress
 
-NAMED = 5  # candidates that each encoder names in the vote on the first subgroups
 LEAST_COMPONENTS = 10  # also of few patients
 PATIENTS_PER_COMPONENT = 20
 STABLE_AGREEMENT = 0.3  # of networks, or of halves of a table, on the first subgroups; below, they are called unstable
 STILL_MOVING = 0.2  # share of the smallest subgroup that the last E-step may move
-WARMUP_FACTOR = 0.1  # gently: what sets patients apart from each other is lost as they are told from controls
+WARMUP_FACTOR = 0.1  # of the learning rate: differences among patients vanish as the diagnosis is learned
 CLUSTERERS = ("mixture", "sinkhorn_kmeans", "kmeans")
 
 # The published recipe for MNIST, as the paper's text has it (Sec. 3.3 and Appendix F.2). Its code trains on the plain
@@ -95,11 +88,7 @@ class Beliefs:
     centroids: Annotated[Tensor, Shape("subgroups", "components")]  # in that space
     log_sizes: Annotated[Tensor, Shape("subgroups")]
     specificity: Tensor  # (): how much more these subgroups split patients than controls
-    held: Tensor = field(default_factory=lambda: torch.tensor(False))  # (): whether q stays as it was elected
-
-    @property
-    def space(self) -> DiseaseSpace:
-        return DiseaseSpace(self.center, self.scale, self.severity, self.basis, self.limit)
+    held: Tensor = field(default_factory=lambda: torch.tensor(False))  # (): whether q stays that of the first E-step
 
 
 @dataclass(eq=False, repr=False)
@@ -111,8 +100,8 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         How patients are clustered in an E-step: ``mixture``, ``sinkhorn_kmeans``, ``kmeans``, or any scikit-learn
         estimator that clusters vectors.
     restarts
-        Number of networks that are warmed up for images, where they vote on the first subgroups. For a table whose
-        patients are clustered by ``mixture``, one is enough: its first subgroups are found without a network.
+        Number of networks that are warmed up for images, where they vote on the first subgroups. A table whose patients
+        are clustered by ``mixture`` needs one: its first subgroups are found without a network.
     warmup
         Number of first epochs that learn the diagnosis alone, before the first E-step.
     components
@@ -176,7 +165,7 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
 
     @property
     def supports_distributed(self) -> bool:  # pyright: ignore
-        return self.clusterer in CLUSTERERS and self.scaler != "robust"  # quantiles and estimators need everybody
+        return self.clusterer in CLUSTERERS and self.scaler != "robust"  # quantiles and estimators need all patients
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {name: nn.Linear(encoder.dim, self.n_subgroups) for name in ("experts", "gate")}
@@ -201,16 +190,16 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         gate = network.heads["gate"](z)
         q = torch.full_like(gate, 1 / self.n_subgroups) if beliefs is None else beliefs.q[batch.index]
         patient = batch.diagnosis.to(gate)
-        in_experts, in_gate = self._class_weights(patient)
-        clustering = self.gate_weight_patients * in_gate[1] * gate_loss(gate, q, patient, self.comm)
-        if beliefs is None or not beliefs.held:  # else `read` makes the gate neutral on controls
+        of_experts, of_gate = self._class_weights(patient)
+        clustering = self.gate_weight_patients * of_gate[1] * gate_loss(gate, q, patient, self.comm)
+        if beliefs is None or not beliefs.held:  # otherwise `read` makes subgroups uniform for controls
             on_controls = gate_loss(gate, q, 1 - patient, self.comm)
-            clustering = clustering + self.gate_weight_controls * in_gate[0] * on_controls
-        classification = experts_loss(network.heads["experts"](z), q, batch.diagnosis, in_experts)
+            clustering = clustering + self.gate_weight_controls * of_gate[0] * on_controls
+        classification = experts_loss(network.heads["experts"](z), q, batch.diagnosis, of_experts)
         return {"classification": self.experts_weight * classification, "clustering": clustering}
 
     def _class_weights(self, patient: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights (control, patient) of the experts' and of the gate's loss, whose means are per class already."""
+        """Weights (control, patient) of the loss of the experts and of that of the gate, which has a mean per class."""
         if self.class_weights is not None:
             given = patient.new_tensor(self.class_weights)
             return given, given
@@ -225,82 +214,58 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         held = held or (isinstance(previous, Beliefs) and bool(previous.held))
         space = self._space(embedding, is_patient, comm=self.comm)
         z = space(embedding, is_patient)
-        controls = space(embedding[self._spaced(~is_patient)])  # contrasts look at so many only
+        controls = space(embedding[self._spaced(~is_patient)])  # a sample, as contrasts use no more
         earlier = previous.q if isinstance(previous, Beliefs) else previous
         before = None if earlier is None else earlier[is_patient]
         centroids, log_sizes, space, soft = self._cluster(z, controls, space, before, held)
-        specific = self._specificity(soft, z, controls)
-        del z  # of a large cohort, memory enough to matter: the clusterer may have found another space
+        (specific,) = specificities(soft[None], z, controls, self.comm)
+        del z  # frees memory that matters for a large cohort
         if before is not None and not held:
             order = match_members(before.argmax(1), space(embedding, is_patient), centroids, self.comm)
             centroids, log_sizes, soft = centroids[order], log_sizes[order], soft[:, order]
         q = self._with_controls(harden(soft, self._softness(epoch)), is_patient)
-        return Beliefs(
-            q, space.center, space.scale, space.severity, space.basis, space.limit, centroids, log_sizes,
-            torch.tensor(specific), torch.tensor(held),
-        )  # fmt: skip
+        found = {"centroids": centroids, "log_sizes": log_sizes, "specificity": torch.tensor(specific)}
+        return Beliefs(q, **vars(space), **found, held=torch.tensor(held))
 
     def networks(self, *, is_table: bool) -> int:
-        unused = self.warmup == 0 or (is_table and self.clusterer == "mixture")  # `elect` would use the first alone
+        unused = self.warmup == 0 or (is_table and self.clusterer == "mixture")  # `elect` uses the first alone
         return 1 if unused else self.restarts
 
     def elect(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor | None) -> tuple[int, Beliefs]:
-        """The subgroups that the encoders together see best, in the encoder that sees them most.
-
-        What only one encoder finds is an accident of its random weights. They vote on a sample of the subjects.
-        """
+        """Of images, several encoders vote on a sample of the subjects; of a table, the features decide."""
         if self.warmup == 0 or (len(encoders) == 1 and (features is None or self.clusterer != "mixture")):
             return super().elect(encoders, diagnosis, features)
         if features is not None and self.clusterer == "mixture":
             return self._elect_by_features(encoders, diagnosis, features)
         first, _ = self.comm.offset_and_total(len(diagnosis))
-        well, ill = (thinned(first + torch.nonzero(diagnosis == y).flatten(), self.comm) for y in (0, 1))
-        sample = torch.cat([well, ill])
-        is_patient = torch.arange(len(sample), device=sample.device) >= len(well)
-        views: list[tuple[Tensor, Tensor]] = []
+        controls, patients = (thinned(first + torch.nonzero(diagnosis == y).flatten(), self.comm) for y in (0, 1))
+        sample = torch.cat([controls, patients])
+        is_patient = torch.arange(len(sample), device=sample.device) >= len(controls)
+        views = []
         for encoder in encoders:
             z = encoder(sample)
             z = self._space(z, is_patient)(z)
             views.append((z[is_patient], z[~is_patient]))
-        named = [self._most_specific(*view) for view in views]
-        candidates = [q for by_encoder in named for q in by_encoder]
-        if not candidates:
+        elected = vote(views, self.n_subgroups, self.seed)
+        if elected is None:
             return 0, self.e_step(encoders[0](), diagnosis, None, self.warmup)
-        seen = torch.tensor([self._specificities(torch.stack(candidates), *view) for view in views])
-        # roots, so that one loud encoder does not outvote the others
-        specific = seen.clamp_min(0).sqrt().mean(dim=0) * (1 - shared(candidates, views, seed=self.seed))
-        winner = int(specific.argmax())
-        chosen = int(seen[:, winner].argmax())
-        others = [by for by in named if not any(q is candidates[winner] for q in by)]
-        self.agreement_ = agreement(candidates[winner], others)
-        return chosen, self._from_sample(encoders[chosen](), diagnosis, candidates[winner])
-
-    def _most_specific(self, patients: Tensor, controls: Tensor) -> list[Tensor]:
-        """The splits that an encoder names, as the patients' posteriors."""
-        found = specific_mixtures(thinned(patients), thinned(controls), self.n_subgroups, seed=self.seed)
-        return [mixture.log_posterior(patients.double()).exp() for mixture in found[:NAMED]]
+        chosen, q, self.agreement_ = elected
+        return chosen, self._from_sample(encoders[chosen](), diagnosis, q)
 
     def _elect_by_features(self, encoders: list[Embed], diagnosis: Tensor, features: Tensor) -> tuple[int, Beliefs]:
-        """A table is an embedding already, and none that depends on random weights: its subgroups are elected on it.
+        """The first subgroups of a table, found in its features, which do not depend on random weights.
 
-        They are held from then on: in the embedding that a network learns of few patients, they would drift to what
-        the network has memorised (docs/deep_ucsl.md).
+        They are held from then on: in the embedding that a network learns from few patients, they would drift towards
+        what the network has memorised (docs/deep_ucsl.md).
         """
         is_patient = diagnosis == 1
         patients, controls = (features[mask] for mask in (is_patient, ~is_patient))
-        some, healthy = (self.comm.sample(each, SPLIT_AMONG) for each in (patients, controls))
-        split = first_split(some, healthy, self.n_subgroups, seed=self.seed)
-        labels = split.posterior(some).argmax(1)
-        self.agreement_ = 0.0  # nobody could say that it is more, where halves are a handful
-        if len(some) // 2 >= 2 * self.n_subgroups and len(healthy) // 2 >= 2:
-            halves = (first_split(some[i::2], healthy[i::2], self.n_subgroups, seed=self.seed) for i in (0, 1))
-            self.agreement_ = float(
-                np.mean([adjusted_rand(labels, half.posterior(some).argmax(1), self.n_subgroups) for half in halves])
-            )
+        some, others = (self.comm.sample(each, SPLIT_AMONG) for each in (patients, controls))
+        split, self.agreement_ = split_features(some, others, self.n_subgroups, self.seed)
         q = self._with_controls(split.posterior(patients), is_patient)
         return 0, self.e_step(encoders[0](), diagnosis, q, self.warmup, held=True)
 
-    def find_again(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Find | None:
+    def refit(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Assign | None:
         if not bool(self.beliefs_.held):
             return None
         x, ill = torch.as_tensor(vectors), torch.as_tensor(diagnosis) == 1
@@ -317,26 +282,18 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         return self.e_step(embedding, diagnosis, self._with_controls(start, is_patient), self.warmup)
 
     def _spaced(self, mask: Tensor) -> Tensor:
-        """Positions of this process's part of an evenly spaced sample of everybody whom the mask keeps."""
+        """Positions of the subjects of this process in an evenly spaced sample of those whom the mask keeps."""
         rows = torch.nonzero(mask).flatten()
         return rows[self.comm.sampled_rows(len(rows), SEARCHED)]
 
     def _with_controls(self, of_patients: Tensor, is_patient: Tensor) -> Tensor:
-        """(subjects, subgroups): a control belongs to all subgroups alike (paper, Eq. 5)."""
+        """(subjects, subgroups): a control has the same probability of all subgroups (paper, Eq. 5)."""
         q = of_patients.new_full((len(is_patient), self.n_subgroups), 1 / self.n_subgroups)
         q[is_patient] = of_patients
         return q
 
-    def _specificity(self, q: Tensor, patients: Tensor, controls: Tensor) -> float:
-        return self._specificities(q[None], patients, controls, self.comm)[0]
-
-    def _specificities(self, q: Tensor, patients: Tensor, controls: Tensor, comm: Communicator = LOCAL) -> list[float]:
-        """Of several splits (splits, patients, K) of the same patients."""
-        found = tied_mixtures(patients, q, max_iterations=0, comm=comm)
-        return specificity(found, thinned(patients, comm), thinned(controls, comm))
-
     def _space(self, embedding: Tensor, is_patient: Tensor, comm: Communicator = LOCAL) -> DiseaseSpace:
-        """With as many components as asked for, but no more than there are patients to tell them from noise."""
+        """The space of clustering; it has fewer components than the setting where patients are few."""
         components = self.components
         if components is not None:
             patients = int(comm.all_reduce(is_patient.sum()))
@@ -347,11 +304,11 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         )  # fmt: skip
 
     def _cluster(self, z: Tensor, controls: Tensor, space: DiseaseSpace, before: Tensor | None, held: bool):
-        """Centroids and log-sizes, the space they live in, and the patients' soft posteriors."""
+        """Centroids and log-sizes, the space of both, and the soft posteriors of the patients."""
         equal = z.new_zeros(self.n_subgroups)
         if self.clusterer == "mixture":
             if before is not None and (held or self.warm_start):
-                # where the subgroups are held, only their places in this embedding are looked for
+                # where the subgroups are held, only their centroids in this embedding are estimated
                 climb = {"max_iterations": 0} if held else {}
                 found = tied_mixture(z, self.n_subgroups, start=before, comm=self.comm, **climb)
             else:
@@ -360,15 +317,13 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
             whitened = replace(space, basis=space.basis @ found.whitening.to(space.basis))
             soft = before if held and before is not None else found.posterior(z)
             return found.means.to(z), found.log_sizes.to(z), whitened, soft
-        if self.clusterer in ("sinkhorn_kmeans", "kmeans"):
-            balanced = self.clusterer == "sinkhorn_kmeans"
-            asked = {"seed": self.seed, "comm": self.comm}
-            if balanced:
-                centroids = sinkhorn_kmeans(z, self.n_subgroups, epsilon=self.epsilon, **asked)
-            else:
-                centroids = kmeans(z, self.n_subgroups, **asked)
+        if self.clusterer == "kmeans":
+            centroids = kmeans(z, self.n_subgroups, seed=self.seed, comm=self.comm)
+            return centroids, equal, space, inverse_square_proportions(squared_distances(z, centroids))
+        if self.clusterer == "sinkhorn_kmeans":
+            centroids = sinkhorn_kmeans(z, self.n_subgroups, epsilon=self.epsilon, seed=self.seed, comm=self.comm)
             soft = inverse_square_proportions(squared_distances(z, centroids))
-            if balanced and self.posterior == "sinkhorn":
+            if self.posterior == "sinkhorn":
                 soft = sinkhorn(soft, self.epsilon, comm=self.comm)  # Q' = SK(Q, epsilon), Sec. 3.3
             return centroids, equal, space, soft
         soft = cluster_with(self.clusterer, z, self.n_subgroups)
@@ -383,8 +338,8 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
 
     def read(self, network: Network, embedding: Tensor, beliefs: Beliefs) -> dict[str, Tensor]:
         gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)
-        # far from all centroids a difference of distances decides: in single precision it would be half rounding
-        space = DiseaseSpace(*(getattr(beliefs.space, f.name).double() for f in fields(DiseaseSpace)))
+        # far from all centroids, differences of distances would lose half of their digits in single precision
+        space = DiseaseSpace(*(getattr(beliefs, f.name).double() for f in fields(DiseaseSpace)))
         squared = squared_distances(space(embedding.double()), beliefs.centroids.double())
         mixture = torch.softmax(beliefs.log_sizes - squared / 2, dim=1)
         by_centroid = mixture if self.clusterer == "mixture" else inverse_square_proportions(squared)
@@ -398,9 +353,9 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
     def _subgroup(self, gate: Tensor, experts: Tensor, beliefs: Beliefs | None) -> Tensor:
         """p(c | x) = sum_y p(c | x, y) p(y | x), with p(c | x, y=0) = 1/K (paper, Eq. 5).
 
-        Where subgroups are held, the gate learns p(c | x, y=1) from patients alone, and controls are neutral as far as
-        they are recognised. Asked to be neutral itself, it told fewer held-out patients apart (docs/deep_ucsl.md);
-        where subgroups are still sought, its neutrality on controls is what keeps them specific to the disease.
+        Where subgroups are held, the gate learns p(c | x, y=1) from patients alone, and the experts' p(y | x) makes
+        controls uniform. A gate trained to be uniform on controls separated fewer held-out patients
+        (docs/deep_ucsl.md); where subgroups are not held, that training keeps them specific to the disease.
         """
         if beliefs is None or not beliefs.held:
             return gate.softmax(1)
@@ -408,20 +363,20 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         return ill * gate.softmax(1) + (1 - ill) / self.n_subgroups
 
     def caveats(self) -> list[str]:
-        said = []
+        sentences = []
         if getattr(self, "agreement_", 1.0) < STABLE_AGREEMENT:
             others = "Halves of the cohort" if bool(self.beliefs_.held) else "Networks that were started differently"
-            said.append(
+            sentences.append(
                 f"Nothing stable was found. {others} name other subgroups than these: their agreement is "
                 f"{self.agreement_:.2f}, where 1 is the same subgroups and 0 is chance."
             )
         moving = next((row["moved"] for row in reversed(getattr(self, "history_", [])) if "moved" in row), 0.0)
         if moving > STILL_MOVING:
-            said.append(
+            sentences.append(
                 f"The subgroups had not settled when training ended: the last step moved {moving:.0%} as many patients "
                 "as the smallest subgroup has. Train longer, or ask for fewer subgroups."
             )
-        return said
+        return sentences
 
     @torch.no_grad()
     def observe(
@@ -430,27 +385,20 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)
         q = torch.full_like(gate, 1 / self.n_subgroups) if beliefs is None else beliefs.q
         bound = lower_bound(experts, gate, q, diagnosis).expand(len(q))
-        seen = {"bound": self.comm.mean(bound).item()}  # Eq. 4, per subject
+        row = {"bound": self.comm.mean(bound).item()}  # Eq. 4, per subject
         controls = diagnosis == 0
         of_controls = self._subgroup(gate[controls], experts[controls], beliefs)
         entropy = self.comm.mean(torch.special.entr(of_controls).sum(1)).item() / math.log(self.n_subgroups)
-        seen["gate_entropy_controls"] = entropy  # 1: the gate is neutral on controls
+        row["gate_entropy_controls"] = entropy  # 1: the gate is uniform on controls
         if beliefs is not None:
             subgroup = torch.where(controls, -1, q.argmax(1))
             ratio = distance_ratio(embedding, subgroup, self.n_subgroups, self.comm)
-            seen |= {} if ratio is None else {"distance_ratio": ratio}
-            seen["specificity"] = beliefs.specificity.item()
+            row |= {} if ratio is None else {"distance_ratio": ratio}
+            row["specificity"] = beliefs.specificity.item()
             sizes = self.comm.all_reduce(torch.bincount(subgroup[~controls], minlength=self.n_subgroups))
             shares = (sizes / sizes.sum()).tolist()
-            seen |= {f"size_{subgroup_letter(k)}": share for k, share in enumerate(shares)}
-        return seen
-
-
-def agreement(q: Tensor, others: list[list[Tensor]]) -> float:
-    """Adjusted Rand index of a split with the most similar one that each of the others named; its mean."""
-    labels, k = q.argmax(1), q.shape[1]
-    best = [max((adjusted_rand(labels, other.argmax(1), k) for other in named), default=0.0) for named in others]
-    return float(np.mean(best))
+            row |= {f"size_{subgroup_letter(k)}": share for k, share in enumerate(shares)}
+        return row
 
 
 def harden(q: Tensor, softness: float) -> Tensor:
@@ -467,7 +415,7 @@ def cluster_with(estimator: Any, z: Tensor, n_subgroups: int) -> Tensor:
     else:
         labels = torch.as_tensor(estimator.fit_predict(vectors)).long()
         found = int(labels.max()) + 1
-        # -1 is scikit-learn's word for noise: such a patient belongs nowhere, hence everywhere alike
+        # -1 means noise in scikit-learn: such a patient has the same probability of all clusters
         q = F.one_hot(labels.clamp_min(0), max(found, 1)).double()
         q[labels < 0] = 1 / max(found, 1)
     if found > n_subgroups:

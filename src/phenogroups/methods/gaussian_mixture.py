@@ -12,10 +12,10 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from phenogroups.clustering.gaussians import Gaussians
-from phenogroups.methods.adjustable import Adjustable
 from phenogroups.methods.settings import AtLeast, Shape
+from phenogroups.methods.without_network import Adjustable
 
-FAINTEST = 1e-6  # share of the first variance below which scikit-learn's ridge would dominate a component
+LEAST_VARIANCE = 1e-6  # relative to the first; below, scikit-learn's ridge would dominate a component
 MAX_ITERATIONS = 1000
 
 
@@ -24,7 +24,9 @@ class Mixture:
     center: Annotated[Tensor, Shape("inputs")]
     basis: Annotated[Tensor, Shape("inputs", "components")]  # principal axes of the patients, in units of the mixture
     means: Annotated[Tensor, Shape("subgroups", "components")]
-    whitening: Annotated[Tensor, Shape("subgroups", "components", "components")]  # makes a covariance the identity
+    whitening: Annotated[
+        Tensor, Shape("subgroups", "components", "components")
+    ]  # transforms a covariance to the identity
     log_heights: Annotated[Tensor, Shape("subgroups")]
 
 
@@ -38,14 +40,6 @@ class PlainGaussianMixture(Adjustable, name="gaussian_mixture"):
     components
         Largest number of principal components of the patients in which they are clustered. A covariance of 1,024 pixels
         has half a million entries, more than a cohort can estimate; one of ten components has 55.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["gaussian_mixture"]().fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     n_starts: Annotated[int, AtLeast(1)] = 10
@@ -55,14 +49,14 @@ class PlainGaussianMixture(Adjustable, name="gaussian_mixture"):
     beliefs_type: ClassVar[type] = Mixture
 
     def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Mixture:
-        # pixels share one unit, features have different units
+        # features have different units, pixels have the same
         table = len(self.input_shape_) == 1
         x = vectors.astype(np.float64 if table else np.float32)
         scale = StandardScaler().fit(x).scale_ if table else np.ones(x.shape[1])
         x /= scale
         pca = PCA(min(self.components, len(x) - 1, x.shape[1]), random_state=self.seed).fit(x)
         variance = pca.explained_variance_
-        kept = variance >= FAINTEST * variance[0]
+        kept = variance >= LEAST_VARIANCE * variance[0]
         center, axes, deviation = pca.mean_, pca.components_[kept].T, np.sqrt(np.where(variance > 0, variance, 1))[kept]
         fits = []
         # K-means starts in both spaces: unscaled, where large variances dominate, and whitened

@@ -13,8 +13,8 @@ from phenogroups.clustering.dpp import dpp_start
 from phenogroups.clustering.hyperplanes import Hyperplanes, balanced, fit_coordinates, fit_hyperplanes
 from phenogroups.clustering.linear import logistic_hyperplane
 from phenogroups.data.batches import as_tensor
-from phenogroups.methods.adjustable import Adjustable
 from phenogroups.methods.settings import AtLeast, Shape
+from phenogroups.methods.without_network import Adjustable
 
 MOST_ALTERNATIONS = 50
 SEARCH_TOLERANCE = 1e-3  # of the faces while patients still move
@@ -38,31 +38,8 @@ class Polytope:
         return {"subgroup": scores.softmax(1), "diagnosis": ill}
 
 
-def fit_polytope(
-    z: Tensor,
-    diagnosis: Tensor,
-    n_subgroups: int,
-    *,
-    strength: float = 0.25,
-    n_consensus: int = 20,
-    components: int | None = None,
-    seed: int = 0,
-) -> Polytope:
-    """The faces of what several runs agree on; all runs are fitted side by side."""
-    x, rng = z.double(), np.random.default_rng(seed)
-    coordinates = fit_coordinates(x, components)
-    z = coordinates(x)
-    starts = torch.stack([dpp_start(z, diagnosis, n_subgroups, rng) for _ in range(n_consensus)], dim=1)
-    labels = alternate(z, diagnosis, starts, n_subgroups, strength)
-    agreed = torch.as_tensor(consensus_labels(labels.numpy(), n_subgroups, seed=seed))
-    faces = coordinates.in_features(fit_faces(z, diagnosis, agreed[:, None], n_subgroups, strength))
-    # Platt's scaling: margins are no probabilities
-    best = logistic_hyperplane(faces.scores(x).max(1, keepdim=True).values, diagnosis)
-    return Polytope(faces.weights, faces.intercepts, best.weights[0], best.intercept)
-
-
 def alternate(z: Tensor, diagnosis: Tensor, labels: Tensor, n_subgroups: int, strength: float) -> Tensor:
-    """Subgroups (patients, runs) after fitting faces and moving patients to their best face, until nobody moves."""
+    """Subgroups (patients, runs) after fitting faces and moving patients to their best face, until no patient moves."""
     patients, labels = z[diagnosis == 1], labels.clone()
     moving = torch.arange(labels.shape[1])
     faces = None
@@ -78,16 +55,13 @@ def alternate(z: Tensor, diagnosis: Tensor, labels: Tensor, n_subgroups: int, st
 
 
 def fit_faces(
-    z: Tensor,
-    diagnosis: Tensor,
-    labels: Tensor,  # (patients, runs)
-    n_subgroups: int,
-    strength: float,
-    *,
-    start: Hyperplanes | None = None,
-    tolerance: float = 1e-4,
-) -> Hyperplanes:
-    """A face for every run and subgroup: its patients against all controls, who count 1 / K at each of K faces."""
+    z: Tensor, diagnosis: Tensor, labels: Tensor, n_subgroups: int, strength: float, *,
+    start: Hyperplanes | None = None, tolerance: float = 1e-4,
+) -> Hyperplanes:  # fmt: skip
+    """A face for every run and subgroup: its patients against all controls, of weight 1 / K at each of K faces.
+
+    `labels` are of shape (patients, runs).
+    """
     weights = z.new_full((len(z), labels.shape[1], n_subgroups), 1 / n_subgroups)
     weights[diagnosis == 1] = one_hot(labels, n_subgroups).to(z)
     weights = weights.flatten(1)
@@ -111,14 +85,6 @@ class HYDRA(Adjustable, name="hydra"):
         Number of runs whose consensus is taken.
     components
         Number of principal components of the features that are used; None: all, without loss.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["hydra"](n_consensus=3).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     strength: float = 0.25
@@ -128,7 +94,17 @@ class HYDRA(Adjustable, name="hydra"):
     beliefs_type: ClassVar[type] = Polytope
 
     def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Polytope:
-        return fit_polytope(as_tensor(vectors), torch.as_tensor(diagnosis), **self.rules())
+        """The faces of the consensus of several runs, which are fitted together."""
+        x, y, rng = as_tensor(vectors).double(), torch.as_tensor(diagnosis), np.random.default_rng(self.seed)
+        coordinates = fit_coordinates(x, self.components)
+        z = coordinates(x)
+        starts = torch.stack([dpp_start(z, y, self.n_subgroups, rng) for _ in range(self.n_consensus)], dim=1)
+        labels = alternate(z, y, starts, self.n_subgroups, self.strength)
+        agreed = torch.as_tensor(consensus_labels(labels.numpy(), self.n_subgroups, seed=self.seed))
+        faces = coordinates.in_features(fit_faces(z, y, agreed[:, None], self.n_subgroups, self.strength))
+        # Platt's scaling, as margins are no probabilities
+        best = logistic_hyperplane(faces.scores(x).max(1, keepdim=True).values, y)
+        return Polytope(faces.weights, faces.intercepts, best.weights[0], best.intercept)
 
     def read(self, vectors: Tensor, beliefs: Polytope) -> dict[str, Tensor]:
         # one axis per face, in the order of fitting; `by_size_` maps subgroups to faces

@@ -1,4 +1,4 @@
-"""Plain K-means on pixels or features of the patients: what one gets without a network and without controls."""
+"""K-means on pixels or features of the patients, the baseline without a network and without controls."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -9,8 +9,8 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from phenogroups.clustering.kmeans import inverse_square_proportions, squared_distances
-from phenogroups.methods.adjustable import Adjustable
 from phenogroups.methods.settings import AtLeast, Shape
+from phenogroups.methods.without_network import Adjustable
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,6 @@ class PlainKMeans(Adjustable, name="kmeans"):
     ----------
     n_starts
         Number of K-means++ starts; the best is kept.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["kmeans"]().fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     n_starts: Annotated[int, AtLeast(1)] = 10

@@ -1,6 +1,6 @@
 """Mixture of experts: a gate learns from the diagnosis alone which classifier to use (Chen et al. 2022).
 
-The gate, p(c | x), is read as the subgroup; nothing but the diagnosis tells it how to divide the patients.
+The gate, p(c | x), is the subgroup; it is trained by the loss of the diagnosis alone.
 """
 
 from dataclasses import dataclass
@@ -10,31 +10,21 @@ from torch import Tensor, nn
 
 from phenogroups.data.batches import Batch
 from phenogroups.losses import diagnosis_loss, mixture_of_experts_logit
-from phenogroups.methods.end_to_end import EndToEnd
-from phenogroups.networks.encoders import Encoder
+from phenogroups.methods.reading import ReadByHead
+from phenogroups.networks.encoder import Encoder
 from phenogroups.networks.network import Network
 
 
 @dataclass(eq=False, repr=False)
-class MixtureOfExperts(EndToEnd, name="mixture_of_experts"):
-    """
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["mixture_of_experts"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
-    """
-
+class MixtureOfExperts(ReadByHead, name="mixture_of_experts"):
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
-        # linear on one encoder, as those of Deep UCSL; in the original each expert is a network of its own
+        # linear heads on one encoder, as in Deep UCSL; in the original, each expert is a network of its own
         return {name: nn.Linear(encoder.dim, self.n_subgroups) for name in ("experts", "gate")}
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
         """- log sum_k p(c=k | x) p(y | x, c=k).
 
-        All experts are asked, weighted by the gate; the original asks only its first choice, after adding noise.
+        All experts are evaluated, weighted by the gate; the original evaluates the likeliest one, after adding noise.
         """
         z = network.encoder(batch.views[0])
         logit = mixture_of_experts_logit(network.heads["experts"](z), network.heads["gate"](z))

@@ -12,9 +12,8 @@ from phenogroups.data.batches import Batch
 from phenogroups.losses import info_nce
 from phenogroups.methods.deep_cluster import DeepCluster, Prototypes
 from phenogroups.methods.settings import AtLeast, Shape
-from phenogroups.networks.encoders import Encoder
-from phenogroups.networks.heads import Teacher, projection, teacher_of
-from phenogroups.networks.network import Network
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.network import Network, Teacher, projection, teacher_of
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,7 @@ class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digi
     decay
         Decay of the momentum encoder's moving average per step.
     alpha
-        Smoothing of the concentrations, so that small subgroups do not look concentrated.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["pcl"](epochs=2, pretext=0.5, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
+        Smoothing of the concentrations, so that small subgroups do not seem concentrated.
     """
 
     pretext: Annotated[float, AtLeast(0)] = 35 / 75
@@ -72,7 +63,7 @@ class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digi
         return Concentrated(found.q, found.centroids, phi)
 
     def losses(self, network: Network, batch: Batch, beliefs: Concentrated | None) -> dict[str, Tensor]:
-        # two views of a batch are contrasted; the paper contrasts one view with a queue of the teacher's
+        # two views of a batch are contrasted; the paper contrasts one view with a queue of the teacher's projections
         h, h_other = (F.normalize(network.heads["projection"](network.encoder(view)), dim=1) for view in batch.views)
         contrast = {"contrast": info_nce(h, h_other, self.temperature, self.comm)}
         if beliefs is None:
@@ -81,11 +72,11 @@ class PCL(DeepCluster, name="pcl", presets={"morpho_pcl": {"augmentation": "digi
         return {**contrast, "prototypes": F.cross_entropy(logits, beliefs.q[batch.index].repeat(2, 1))}
 
     def logits(self, h: Tensor, beliefs: Concentrated) -> Tensor:
-        """Of ProtoNCE; subgroups too are read from them, and not from K-means of the embedding afterwards."""
+        """Logits of ProtoNCE, from which subgroups are read too."""
         return h @ beliefs.centroids.T / beliefs.phi
 
     def after_step(self, network: Network) -> None:
-        teacher_of(network).follow(network.encoder, network.heads["projection"])
+        teacher_of(network).update(network.encoder, network.heads["projection"])
 
 
 def concentrations(
@@ -95,7 +86,7 @@ def concentrations(
     sizes = comm.all_reduce(torch.bincount(own, minlength=n_subgroups)).to(distance)
     total = comm.all_reduce(distance.new_zeros(n_subgroups).index_add(0, own, distance))
     phi = total / (sizes * (sizes + alpha).log()).clamp_min(1)
-    phi = torch.where(sizes < 2, phi.max(), phi)  # of a single member: the largest, as in the authors' code
+    phi = torch.where(sizes < 2, phi.max(), phi)  # a single member: the largest, as in the authors' code
     # identical members would give an infinite weight
     phi = phi.clamp_min(phi.mean() / 10).clamp_min(torch.finfo(phi.dtype).eps)
     return temperature * phi / phi.mean()

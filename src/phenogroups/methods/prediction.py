@@ -1,4 +1,4 @@
-"""What a method says of some subjects."""
+"""The prediction of a method for some subjects."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-DECIDED = 2 / 3  # share of several runs that must put a subject into the same subgroup
+DECIDED = 2 / 3  # share of the runs of a consensus that must assign a subject to the same subgroup
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a method says of n subjects: all that evaluation and report know of it.
+    """The prediction of a method for n subjects, on which evaluation and report are based.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Prediction:
 
     @classmethod
     def of_tensors(cls, found: dict[str, Tensor]) -> "Prediction":
-        """From tensors by field; a diagnosis may be missing."""
+        """A prediction from tensors by field; the diagnosis may be missing."""
         arrays: dict[str, Any] = {name: values.numpy() for name, values in found.items()}
         return cls(**{"diagnosis": None, **arrays})
 
@@ -72,5 +72,5 @@ class Prediction:
         return replace(self, **{k: np.take(v, order, axis=1) for k, v in by_subgroup.items() if v is not None})
 
     def __getitem__(self, rows: Any) -> "Prediction":
-        some: dict[str, Any] = {name: None if values is None else values[rows] for name, values in vars(self).items()}
-        return Prediction(**some)
+        fields: dict[str, Any] = {k: None if values is None else values[rows] for k, values in vars(self).items()}
+        return Prediction(**fields)

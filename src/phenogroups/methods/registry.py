@@ -1,4 +1,4 @@
-"""Methods by name: built from settings that JSON can hold, and loaded from run folders."""
+"""Methods by name: how they are built from settings that JSON can hold, and loaded from run folders."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,9 +18,7 @@ from phenogroups.training.run import RunError, read_recipe, read_tensors
 if TYPE_CHECKING:
     from phenogroups.methods.base import Method
 
-MEANS, ORDER = "subgroup_means", "subgroup_order"  # names of these tensors in a model file
-FAMILIAR = "familiar."  # before the names of those that tell strangers
-
+MEANS = "subgroup_means"  # name of this tensor in a model file
 RENAMED = {"settle": "recalibrate_batch_norm"}  # settings: name in earlier versions -> name now
 METHODS: dict[str, Callable[..., "Method"]] = {}  # filled by `Method.__init_subclass__` as classes are defined
 
@@ -46,7 +44,7 @@ def class_of(name: str) -> type["Method"]:
 
 
 def preset_of(name: str) -> dict[str, Any]:
-    """The settings that a preset is made of; none for a method."""
+    """The settings that a preset changes; none for a method."""
     make = METHODS[name]
     return dict(make.keywords) if isinstance(make, partial) else {}
 
@@ -74,10 +72,7 @@ def build_method(name: str, settings: Mapping[str, Any]) -> "Method":
     """
     cls = class_of(name)
     known = cls.setting_names()
-    strange = [key for key in settings if key not in known]
-    if strange:
-        listed = ", ".join(shortened(key, quoted=False) for key in strange[:5])
-        raise ValueError(f"Expected settings of {name} among {', '.join(known)}. Received: {listed}.")
+    refuse_unknown(settings, known, f"settings of {name} among {', '.join(known)}")
     method = METHODS[name](**cls.parse_settings(settings))
     method.check_settings()
     return method
@@ -94,7 +89,7 @@ def settings_of(method: "Method") -> dict[str, Any]:
     Returns
     -------
     dict
-        What `build_method` takes together with `name_of(method)`.
+        Settings that `build_method` takes together with `name_of(method)`.
 
     Examples
     --------
@@ -116,7 +111,7 @@ def name_of(method: "Method") -> str:
     Returns
     -------
     str
-        A preset has the name of its class; its settings tell the rest.
+        A preset has the name of its class, from which it differs in its settings.
 
     Examples
     --------
@@ -136,7 +131,7 @@ def name_of(method: "Method") -> str:
 def load(folder: str | Path) -> "Method":
     """Load the fitted method of a run folder, or one that was saved by its `save`.
 
-    Nothing in the folder is executed; what does not fit together is refused.
+    Nothing in the folder is executed. Files that do not fit together are refused.
 
     Parameters
     ----------
@@ -167,12 +162,12 @@ def load(folder: str | Path) -> "Method":
     except RunError:
         raise
     except Exception as error:  # libraries raise many kinds of errors on unexpected sizes and names
-        said = shortened(error, quoted=False, most=2000)
-        raise RunError(f"Expected recipe and model of {folder} to fit together. Received: {said}") from error
+        message = shortened(error, quoted=False, most=2000)
+        raise RunError(f"Expected recipe and model of {folder} to fit together. Received: {message}") from error
 
 
 def in_current_names(settings: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """The settings of a run folder that an earlier version may have written, also those of the runs of a consensus."""
+    """The settings of a run folder, renamed if an earlier version wrote it; also those of the runs of a consensus."""
     named = {RENAMED.get(name, name): value for name, value in settings.items()}
     if isinstance(named.get("settings"), dict):
         named["settings"] = in_current_names(named["settings"], named.get("method", ""))
@@ -182,7 +177,7 @@ def in_current_names(settings: Mapping[str, Any], method: str) -> dict[str, Any]
 
 
 def _refuse_broken(tensors: Mapping[str, Tensor]) -> None:
-    """A NaN would assign everybody to the first subgroup without a warning; only an empty subgroup has no mean."""
+    """Raise for NaN, which would assign all subjects to the first subgroup; only an empty subgroup has no mean."""
     for name, tensor in tensors.items():
         if not name.endswith(MEANS) and tensor.is_floating_point() and torch.isnan(tensor).any():
             raise ValueError(f"Expected numbers in {name}. Received: NaN.")
@@ -194,14 +189,18 @@ def _to_json(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else repr(value)
 
 
+def refuse_unknown(settings: Mapping[str, Any], known: list[str], expected: str) -> None:
+    """Raise where settings have names that are not known."""
+    unknown = [shortened(key, quoted=False) for key in settings if key not in known]
+    if unknown:
+        raise ValueError(f"Expected {expected}. Received: {', '.join(unknown[:5])}.")
+
+
 def from_json(value: Any) -> Any:
     """A setting from JSON: a dict is an augmentation, the only setting with fields of its own."""
     if not isinstance(value, dict):
         return tuple(value) if isinstance(value, list) else value
-    strange = [key for key in value if key not in {f.name for f in fields(Augmentation)}]
-    if strange:
-        listed = ", ".join(shortened(key, quoted=False) for key in strange[:5])
-        raise ValueError(f"Expected an augmentation's settings. Received: {listed}.")
+    refuse_unknown(value, [f.name for f in fields(Augmentation)], "an augmentation's settings")
     augmentation = Augmentation(**value)
     check_types(augmentation)
     return augmentation

@@ -1,6 +1,6 @@
 """SCAN: neighbours in the embedding of a pretext task must fall into one cluster (Van Gansbeke et al. 2020).
 
-Three stages: SimCLR; then a patient and its neighbours get the same cluster; then the surest predictions are labels.
+Three stages: SimCLR; then a patient and its neighbours get one cluster; then confident predictions become labels.
 """
 
 from dataclasses import dataclass, replace
@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from phenogroups.data.batches import Batch
 from phenogroups.losses import balanced_cross_entropy, info_nce
-from phenogroups.methods.afterwards import ReadByHeadOrKMeans
+from phenogroups.methods.reading import ReadByHeadOrKMeans
 from phenogroups.methods.settings import AtLeast, Shape
-from phenogroups.networks.encoders import Encoder
-from phenogroups.networks.heads import projection
-from phenogroups.networks.network import Network
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.network import Network, projection
 
 PATIENTS_PER_NEIGHBOUR = 20  # at least: with few patients, the twentieth neighbour is not similar
 
@@ -44,14 +43,6 @@ class SCAN(ReadByHeadOrKMeans, name="scan"):
         Weight of the entropy of cluster sizes; without it, one cluster would hold all patients.
     threshold
         Probability from which a prediction is used as a label.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["scan"](epochs=3, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     epochs: int = 10
@@ -102,14 +93,14 @@ class SCAN(ReadByHeadOrKMeans, name="scan"):
         return {"consistency": consistency_loss(a, b), "entropy": -self.entropy_weight * entropy_of_mean(a)}
 
     def moved(self, before: Any, after: Any, diagnosis: Tensor) -> None:
-        """Neighbours are mined once; who is in which subgroup, only the network knows."""
+        """Unknown: beliefs hold the neighbours, which are mined once, and not the subgroups."""
 
     def read_head(self, network: Network, embedding: Tensor, beliefs: Any) -> Tensor:
         return network.heads["cluster"](embedding).softmax(1)
 
 
 def nearest(z: Tensor, count: int, rows: int = 1024) -> Tensor:
-    """(n, count): positions of those most similar to each by cosine, itself left out; `rows` at once for memory."""
+    """(n, count): positions of the nearest neighbours by cosine similarity, computed for `rows` at once."""
     z = F.normalize(z, dim=1)
     found = []
     for first in range(0, len(z), rows):
@@ -125,13 +116,13 @@ def consistency_loss(a: Tensor, b: Tensor) -> Tensor:
 
 
 def entropy_of_mean(logits: Tensor) -> Tensor:
-    """Of the mean prediction: highest when all clusters are used alike (Eq. 2, second term)."""
+    """Entropy of the mean prediction, highest when all clusters have the same size (Eq. 2, second term)."""
     log_p = F.log_softmax(logits, dim=1).logsumexp(0) - torch.log(logits.new_tensor(len(logits)))
     return -(log_p.exp() * log_p).sum()
 
 
-def self_labelling_loss(sure: Tensor, learner: Tensor, threshold: float) -> Tensor:
-    """Cross-entropy of one view on what the other is sure of, clusters counting alike; 0 where nobody is sure."""
-    probability, label = sure.detach().softmax(1).max(dim=1)
+def self_labelling_loss(teacher: Tensor, student: Tensor, threshold: float) -> Tensor:
+    """Cross-entropy of one view on confident predictions of the other; clusters have equal weight."""
+    probability, label = teacher.detach().softmax(1).max(dim=1)
     rows = probability > threshold
-    return balanced_cross_entropy(learner[rows], label[rows])
+    return balanced_cross_entropy(student[rows], label[rows])

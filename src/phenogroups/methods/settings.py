@@ -1,4 +1,4 @@
-"""What the annotations of a method's fields state: limits of its settings, shapes of the tensors that it learns."""
+"""Annotations of fields: limits of a method's settings, and shapes of the tensors that it learns."""
 
 import inspect
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Extra = TypeVar("Extra")
 
 @dataclass(frozen=True)
 class AtLeast:
-    """The smallest value of a setting: ``epochs: Annotated[int, AtLeast(1)] = 6``; of subclasses too."""
+    """The smallest value of a setting: ``epochs: Annotated[int, AtLeast(1)] = 6``. Subclasses inherit it."""
 
     value: float
 
@@ -20,7 +20,7 @@ class AtLeast:
 class Shape:
     """The dimensions of a tensor by name: ``centroids: Annotated[Tensor, Shape("subgroups", "dims")]``.
 
-    A name stands for one size in all fields of a dataclass.
+    The same name means the same size in all fields of a dataclass.
     """
 
     dims: tuple[str, ...]
@@ -30,7 +30,7 @@ class Shape:
 
 
 def stated(cls: type, kind: type[Extra]) -> dict[str, Extra]:
-    """What the annotations of a dataclass and of its parents state of this kind, by field."""
+    """The annotations of this kind in a dataclass and its parents, by field."""
     found = {}
     for owner in reversed(cls.__mro__):
         for name, annotation in inspect.get_annotations(owner, eval_str=True).items():
@@ -40,7 +40,7 @@ def stated(cls: type, kind: type[Extra]) -> dict[str, Extra]:
 
 
 def check_limits(settings: Any) -> None:
-    """Raise where a setting is not of its declared type or is below its limit; None is below no limit."""
+    """Raise where a setting is not of its declared type or is below its limit; None has no limit."""
     check_types(settings)
     for name, least in stated(type(settings), AtLeast).items():
         value = getattr(settings, name)
@@ -49,7 +49,7 @@ def check_limits(settings: Any) -> None:
 
 
 def check_shapes(beliefs: Any, **sizes: int) -> None:
-    """Raise where tensors do not have the shapes that their fields state; `sizes` are those known beforehand."""
+    """Raise where tensors do not have the shapes of their annotations; `sizes` are known sizes by name."""
     for name, shape in stated(type(beliefs), Shape).items():
         received = tuple(getattr(beliefs, name).shape)
         sizes = dict(zip(shape.dims, received, strict=False)) | sizes

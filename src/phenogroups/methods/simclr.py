@@ -1,4 +1,4 @@
-"""SimCLR: two views of one patient are recognised among those of all others (Chen et al. 2020); K-means afterwards."""
+"""SimCLR: two views of one patient are recognised among those of all others (Chen et al. 2020); then K-means."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -7,27 +7,18 @@ from torch import Tensor, nn
 
 from phenogroups.data.batches import Batch
 from phenogroups.losses import info_nce
-from phenogroups.methods.afterwards import ClusteredAfterwards
-from phenogroups.networks.encoders import Encoder
-from phenogroups.networks.heads import projection
-from phenogroups.networks.network import Network
+from phenogroups.methods.reading import ReadByKMeans
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.network import Network, projection
 
 
 @dataclass(eq=False, repr=False)
-class SimCLR(ClusteredAfterwards, name="simclr", presets={"morpho_simclr": {"augmentation": "digits_morpho"}}):
+class SimCLR(ReadByKMeans, name="simclr", presets={"morpho_simclr": {"augmentation": "digits_morpho"}}):
     """
     Parameters
     ----------
     temperature
         Temperature of the softmax over the other views.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["simclr"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     temperature: float = 0.1

@@ -1,6 +1,6 @@
-"""Supervised subgroups: cross-entropy on the true subgroups of the patients, the upper bound of what can be found.
+"""Supervised subgroups: cross-entropy on the true subgroups of the patients, an upper bound for the other methods.
 
-The only method that reads the truth. It discovers nothing.
+It is the only method that reads the truth, and it discovers nothing.
 """
 
 from dataclasses import dataclass
@@ -12,26 +12,15 @@ from torch import Tensor, nn
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import UNKNOWN, Cohort, CohortError
 from phenogroups.losses import balanced_cross_entropy
-from phenogroups.methods.end_to_end import EndToEnd
-from phenogroups.networks.encoders import Encoder
-from phenogroups.networks.heads import projection
-from phenogroups.networks.network import Network
+from phenogroups.methods.reading import ReadByHead
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.network import Network, projection
 from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Progress
 
 
 @dataclass(eq=False, repr=False)
-class SupervisedSubgroups(EndToEnd, name="supervised_upper_bound"):
-    """
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["supervised_upper_bound"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
-    """
-
+class SupervisedSubgroups(ReadByHead, name="supervised_upper_bound"):
     needs_controls: ClassVar[bool] = False
     reads_truth: ClassVar[bool] = True
 
@@ -55,11 +44,11 @@ class SupervisedSubgroups(EndToEnd, name="supervised_upper_bound"):
         self._train(self.trained_on(cohort).inputs, subgroup, progress, checkpoint)
 
     def trained_on(self, cohort: Cohort) -> Cohort:
-        """Controls are left out with the patients nobody knows about."""
+        """The patients whose subgroup is known."""
         return cohort[cohort.truth != UNKNOWN]
 
     def losses(self, network: Network, batch: Batch, beliefs: Any) -> dict[str, Tensor]:
-        """Rare subgroups count like frequent ones, as in the balanced accuracy that this is the bound of."""
+        """All subgroups have equal weight, as in the balanced accuracy whose upper bound this is."""
         logits = network.heads["subgroup"](network.encoder(batch.views[0]))
         return {"classification": balanced_cross_entropy(logits, batch.diagnosis, self.comm)}
 

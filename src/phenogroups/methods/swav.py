@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from phenogroups.clustering.sinkhorn import sinkhorn
 from phenogroups.data.batches import Batch
-from phenogroups.methods.end_to_end import EndToEnd
-from phenogroups.networks.encoders import Encoder
-from phenogroups.networks.heads import projection
-from phenogroups.networks.network import Network
+from phenogroups.methods.reading import ReadByHead
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.network import Network, projection
 
 
 @dataclass(eq=False, repr=False)
-class SwAV(EndToEnd, name="swav"):
+class SwAV(ReadByHead, name="swav"):
     """
     Parameters
     ----------
@@ -27,14 +26,6 @@ class SwAV(EndToEnd, name="swav"):
         Temperature of the predicted codes.
     epsilon
         Sinkhorn temperature of the codes to be predicted.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["swav"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     temperature: float = 0.1

@@ -16,20 +16,23 @@ from torch.nn.functional import normalize, one_hot
 from phenogroups.clustering.consensus import consensus_labels, resemblance
 from phenogroups.clustering.dpp import dpp_start
 from phenogroups.clustering.gaussians import Gaussians, equal_clouds, gaussian_mixture
-from phenogroups.clustering.hyperplanes import Hyperplanes, balanced, fit_coordinates, fit_hyperplanes
+from phenogroups.clustering.hyperplanes import Hyperplanes, Loss, balanced, fit_coordinates, fit_hyperplanes
 from phenogroups.clustering.kmeans import kmeans, squared_distances
 from phenogroups.data.batches import as_tensor
-from phenogroups.methods.adjustable import Adjustable
 from phenogroups.methods.settings import AtLeast, Shape
+from phenogroups.methods.without_network import Adjustable
 
 Maximization = Literal["logistic", "max_margin"]
 Clustering = Literal["gaussian_mixture", "k_means"]
 Start = Literal["gaussian_mixture", "dpp", "k_means"]
 Weighting = Literal["uniform", "soft", "hard"]
 
-# Default C. Pixels are many and correlated: a weaker penalty overfits the training subjects. The squared hinge is eight
-# times as steep as the logistic loss.
-STRENGTH = {"logistic": 0.01, "max_margin": 0.001}
+# Loss and default C. Pixels are many and correlated: a weaker penalty overfits the training subjects. The squared hinge
+# is eight times as steep as the logistic loss.
+LOSSES: dict[Maximization, tuple[Loss, float]] = {
+    "logistic": ("logistic", 0.01),
+    "max_margin": ("squared_hinge", 0.001),
+}
 SEARCH_TOLERANCE = 1e-3  # of the experts in the runs of the consensus
 FINAL_STABILITY = 0.95  # of the run that starts from the consensus
 START_AXES = 10  # principal axes of the first mixture: full covariances of more have too many parameters
@@ -38,7 +41,7 @@ PARALLEL = 1e-2  # singular values below this share of the largest are dropped
 
 @dataclass(frozen=True)
 class LinearUCSL:
-    """What prediction needs, for any vectors: embeddings as well as features or pixels."""
+    """The tensors that prediction needs, for any vectors: embeddings as well as features or pixels."""
 
     center: Annotated[Tensor, Shape("dims")]
     basis: Annotated[Tensor, Shape("dims", "axes")]  # of the space in which patients were clustered
@@ -61,7 +64,7 @@ class LinearUCSL:
 
 @dataclass(frozen=True)
 class EStep:
-    """What one E-step concludes."""
+    """The result of one E-step."""
 
     basis: Tensor  # (dims, axes)
     clusters: Gaussians
@@ -74,25 +77,22 @@ class Steps:
 
     z: Tensor  # (subjects, dims)
     diagnosis: Tensor  # (subjects,)
-    n_subgroups: int
-    maximization: Maximization
-    clustering: Clustering
-    negative_weighting: Weighting
-    positive_weighting: Literal["hard", "soft"]
-    strength: float
+    settings: "UCSL"
 
     @property
     def is_patient(self) -> Tensor:
         return self.diagnosis == 1
 
-    def climb(
-        self, beliefs: list[Tensor], *, stability: float, iterations: int, tolerance: float = 1e-4
-    ) -> list[EStep]:
-        """EM from several beliefs q, side by side, each until the adjusted Rand index of two E-steps is above this."""
+    @property
+    def n_subgroups(self) -> int:
+        return self.settings.n_subgroups
+
+    def climb(self, beliefs: list[Tensor], *, stability: float, tolerance: float = 1e-4) -> list[EStep]:
+        """EM from several beliefs q, each until the adjusted Rand index of two E-steps is above `stability`."""
         beliefs = list(beliefs)
         found: dict[int, EStep] = {}
         moving, experts = list(range(len(beliefs))), None
-        for _ in range(iterations):
+        for _ in range(self.settings.iterations):
             experts = self.m_step([beliefs[run] for run in moving], experts, tolerance)
             stable = []
             for i, run in enumerate(moving):
@@ -109,86 +109,69 @@ class Steps:
         return adjusted_rand_score(*(each[self.is_patient].argmax(1).numpy() for each in (q, other)))
 
     def _columns(self, run: int) -> Tensor:
-        """Of experts that stand side by side."""
+        """The columns of the experts of one run."""
         return torch.arange(run * self.n_subgroups, (run + 1) * self.n_subgroups)
 
     def m_step(self, beliefs: list[Tensor], start: Hyperplanes | None = None, tolerance: float = 1e-4) -> Hyperplanes:
         """The experts of every q."""
         weights = torch.cat([balanced(self.weigh(q), self.diagnosis) for q in beliefs], dim=1)
-        loss = "logistic" if self.maximization == "logistic" else "squared_hinge"
+        loss, default_strength = LOSSES[self.settings.maximization]
+        strength = default_strength if self.settings.strength is None else self.settings.strength
         return fit_hyperplanes(
-            self.z, self.diagnosis, weights, loss=loss, strength=self.strength, start=start, tolerance=tolerance
+            self.z, self.diagnosis, weights, loss=loss, strength=strength, start=start, tolerance=tolerance
         )
 
     def weigh(self, q: Tensor) -> Tensor:
-        """(subjects, subgroups): how much each counts for each expert.
+        """(subjects, subgroups): weight of each subject for each expert.
 
-        Controls who look like a cluster's patients (as old, as bold) are those who teach its expert to ignore that.
+        From controls who are similar to a cluster's patients, as in age, its expert learns to ignore that similarity.
         """
         weights = {"soft": q, "hard": self._one_hot(q.argmax(1)), "uniform": torch.full_like(q, 1 / self.n_subgroups)}
-        of_controls = weights[self.negative_weighting]
+        of_controls = weights[self.settings.negative_weighting]
         alone = of_controls[~self.is_patient].sum(0) < 1
-        # a cluster that no control resembles is contrasted with all of them
+        # a cluster that no control is similar to is contrasted with all controls
         of_controls = torch.where(alone, weights["uniform"], of_controls)
-        return torch.where(self.is_patient[:, None], weights[self.positive_weighting], of_controls)
+        return torch.where(self.is_patient[:, None], weights[self.settings.positive_weighting], of_controls)
 
     def e_step(self, experts: Hyperplanes, q: Tensor) -> EStep:
         basis = orthonormal(experts.weights)
-        seen = self.z @ basis
-        cluster = gaussian_mixture if self.clustering == "gaussian_mixture" else equal_clouds
-        clusters = cluster(seen[self.is_patient], q[self.is_patient])
-        return EStep(basis, clusters, clusters.posterior(seen))
+        projected = self.z @ basis
+        cluster = gaussian_mixture if self.settings.clustering == "gaussian_mixture" else equal_clouds
+        clusters = cluster(projected[self.is_patient], q[self.is_patient])
+        return EStep(basis, clusters, clusters.posterior(projected))
 
-    def start(self, kind: Start, rng: np.random.Generator) -> Tensor:
+    def start(self, rng: np.random.Generator) -> Tensor:
         """A first q."""
         patients = self.z[self.is_patient]
-        if kind == "dpp":
+        if self.settings.start == "dpp":
             q = self.z.new_full((len(self.z), self.n_subgroups), 1 / self.n_subgroups)
             q[self.is_patient] = self._one_hot(dpp_start(self.z, self.diagnosis, self.n_subgroups, rng))
             return q
-        if kind == "k_means":
+        if self.settings.start == "k_means":
             seed = int(rng.integers(2**31))
             centroids = kmeans(patients, self.n_subgroups, n_starts=1, seed=seed)
             return self._one_hot(squared_distances(self.z, centroids).argmin(1))
-        seen, patients = self.z[:, :START_AXES], patients[:, :START_AXES]
+        z, patients = self.z[:, :START_AXES], patients[:, :START_AXES]
         some = patients[torch.as_tensor(rng.choice(len(patients), size=self.n_subgroups, replace=False))]
-        return gaussian_mixture(patients, self._one_hot(squared_distances(patients, some).argmin(1))).posterior(seen)
+        return gaussian_mixture(patients, self._one_hot(squared_distances(patients, some).argmin(1))).posterior(z)
 
     def _one_hot(self, labels: Tensor) -> Tensor:
         return one_hot(labels, self.n_subgroups).to(self.z)
 
 
-def fit_ucsl(
-    z: Tensor,
-    diagnosis: Tensor,
-    n_subgroups: int,
-    *,
-    maximization: Maximization = "logistic",
-    clustering: Clustering = "gaussian_mixture",
-    start: Start = "gaussian_mixture",
-    negative_weighting: Weighting = "soft",
-    positive_weighting: Literal["hard", "soft"] = "hard",
-    strength: float | None = None,
-    stability: float = 0.85,
-    iterations: int = 10,
-    n_consensus: int = 10,
-    components: int | None = None,
-    seed: int = 0,
-) -> LinearUCSL:
-    """UCSL on vectors z (n, dims), whatever they are: what several runs agree on, refined by one more."""
+def fit_ucsl(z: Tensor, diagnosis: Tensor, settings: "UCSL") -> LinearUCSL:
+    """UCSL on any vectors z (n, dims): the consensus of several runs, refined by one more run."""
+    seed, n_subgroups = settings.seed, settings.n_subgroups
     device, x, diagnosis, rng = z.device, z.cpu().double(), diagnosis.cpu(), np.random.default_rng(seed)
-    coordinates = fit_coordinates(x, components)
-    steps = Steps(
-        coordinates(x), diagnosis, n_subgroups, maximization, clustering, negative_weighting, positive_weighting,
-        STRENGTH[maximization] if strength is None else strength,
-    )  # fmt: skip
-    starts = [steps.start(start, rng) for _ in range(n_consensus)]
-    runs = steps.climb(starts, stability=stability, iterations=iterations, tolerance=SEARCH_TOLERANCE)
+    coordinates = fit_coordinates(x, settings.components)
+    steps = Steps(coordinates(x), diagnosis, settings)
+    starts = [steps.start(rng) for _ in range(settings.n_consensus)]
+    runs = steps.climb(starts, stability=settings.stability, tolerance=SEARCH_TOLERANCE)
     labels = torch.stack([run.q.argmax(1) for run in runs], dim=1).numpy()
     of_patients = labels[steps.is_patient.numpy()]
     agreed = consensus_labels(of_patients, n_subgroups, seed=seed)
     q = torch.as_tensor(resemblance(labels, of_patients, agreed, n_subgroups))
-    (found,) = steps.climb([q], stability=max(stability, FINAL_STABILITY), iterations=iterations)
+    (found,) = steps.climb([q], stability=max(settings.stability, FINAL_STABILITY))
     experts = coordinates.in_features(steps.m_step([found.q]))
     learned = (
         coordinates.center, coordinates.basis @ found.basis, *vars(found.clusters).values(), *vars(experts).values()
@@ -197,7 +180,7 @@ def fit_ucsl(
 
 
 def orthonormal(directions: Tensor) -> Tensor:
-    """(dims, axes): a basis of what these directions (dims, K) span, whatever their order: their singular vectors."""
+    """(dims, axes): singular vectors of these directions (dims, K), which do not depend on their order."""
     axes, lengths, _ = torch.linalg.svd(normalize(directions, dim=0), full_matrices=False)
     return axes[:, : max(int((lengths > PARALLEL * lengths[0]).sum()), 1)]
 
@@ -227,14 +210,6 @@ class UCSL(Adjustable, name="ucsl", presets={"ucsl_max_margin": {"maximization":
         Number of runs whose consensus is taken.
     components
         Number of principal components of the features that are used; None: all, without loss.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["ucsl"](n_consensus=3).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     maximization: Maximization = "logistic"
@@ -251,7 +226,7 @@ class UCSL(Adjustable, name="ucsl", presets={"ucsl_max_margin": {"maximization":
     beliefs_type: ClassVar[type] = LinearUCSL
 
     def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> LinearUCSL:
-        return fit_ucsl(as_tensor(vectors), torch.as_tensor(diagnosis), **self.rules())
+        return fit_ucsl(as_tensor(vectors), torch.as_tensor(diagnosis), self)
 
     def read(self, vectors: Tensor, beliefs: LinearUCSL) -> dict[str, Tensor]:
         return {"embedding": beliefs.project(vectors).float(), **beliefs.read(vectors)}

@@ -1,4 +1,4 @@
-"""VAE: a patient's code is a distribution near the prior from which it can be copied (Kingma & Welling 2014)."""
+"""VAE: K-means on codes that are close to a prior and reconstruct the patients (Kingma & Welling 2014)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from phenogroups.clustering.space import Scaler
 from phenogroups.data.batches import Batch
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.autoencoder import Autoencoder, copied_shape
+from phenogroups.methods.autoencoder import Autoencoder, reconstructed_shape
 from phenogroups.methods.settings import AtLeast
+from phenogroups.networks.architectures import VAE_SIDE
 from phenogroups.networks.decoders import build_decoder
-from phenogroups.networks.encoders import STRIDED, VAE64, VAE_SIDE, Encoder
+from phenogroups.networks.encoder import Encoder
+from phenogroups.networks.encoders import STRIDED, VAE64
 from phenogroups.networks.network import Network
 
 
@@ -26,29 +28,21 @@ class VAE(Autoencoder, name="vae"):
     beta
         Weight of the divergence from the prior; 1 gives the evidence lower bound.
     noise
-        Standard deviation of p(x | z), in standard deviations of the inputs. With 1, the latents of a table of features
-        stay unused.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["vae"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
+        Standard deviation of p(x | z), in standard deviations of the inputs. With 1, the latent variables of a table of
+        features stay unused.
     """
 
     latent: Annotated[int, AtLeast(1)] = 32
     beta: float = 1.0
     noise: float = 0.5
-    scaler: Scaler = "none"  # the prior scales the latents; standardised, unused ones would vary as much as others
+    scaler: Scaler = "none"  # the prior scales the latents; if standardised, unused ones would vary as much as others
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
-        read = {name: nn.Linear(encoder.dim, self.latent) for name in ("mean", "log_variance")}
-        return {**read, "decoder": build_decoder(self.latent, copied_shape(encoder, input_shape))}
+        code = {name: nn.Linear(encoder.dim, self.latent) for name in ("mean", "log_variance")}
+        return {**code, "decoder": build_decoder(self.latent, reconstructed_shape(encoder, input_shape))}
 
     def encoder_by_default(self, input_shape: tuple[int, ...], inputs: Inputs | None = None) -> str:
-        """Larger images are seen by the network of the paper's VAE, at 64 pixels a side."""
+        """For larger images the network of the paper's VAE, which resizes them to 64 pixels a side."""
         name = super().encoder_by_default(input_shape, inputs)
         return VAE64 if name == STRIDED and len(input_shape) == 3 and min(input_shape[1:]) >= VAE_SIDE else name
 

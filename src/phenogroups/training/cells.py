@@ -1,4 +1,4 @@
-"""Finished cells of a long comparison, each in a small file of its own, so that none is computed twice."""
+"""The results of a comparison, one small file per cell (a method and a seed), so that none is computed twice."""
 
 import json
 import os
@@ -22,12 +22,12 @@ except ImportError:  # Windows: two processes on one folder may compute a cell t
 
 LOCK = "lock"
 
-Found = dict[str, Any]  # what a cell's file holds
+Found = dict[str, Any]  # the content of a cell's file
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One method with one seed; `key` is all that its numbers depend on."""
+    """One method with one seed; `key` holds everything that its results depend on."""
 
     method: str
     seed: int
@@ -45,7 +45,7 @@ class Cell:
 
 
 class Cells:
-    """A folder of cells. Claims are locks of the operating system, which end with the process."""
+    """A folder of cells. Processes claim cells by locks of the operating system, which end with the process."""
 
     def __init__(self, folder: Path, check: Callable[[Found], None] = lambda _: None) -> None:
         self.folder, self.check = folder, check  # raises a ValueError if a file does not hold a cell
@@ -53,7 +53,7 @@ class Cells:
     def __enter__(self) -> Self:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if self.folder.is_symlink():  # somebody else's folder would be written into
+            if self.folder.is_symlink():  # it could lead to a folder of another user
                 raise OSError("it is a link")
             self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
         except OSError as error:
@@ -91,10 +91,8 @@ class Cells:
 
     @contextmanager
     def claim(self, cell: Cell | None) -> Iterator[bool]:
-        """Whether this process may compute the cell. None stands for the table of all cells: this call waits for it."""
-        place = (
-            0 if cell is None else 1 + int(cell.digest[:12], 16)
-        )  # of its own byte, which need not exist in the file
+        """Whether this process may compute the cell. For None, the table of all cells, the call waits for its turn."""
+        place = 0 if cell is None else 1 + int(cell.digest[:12], 16)  # of a byte, which need not exist in the file
         ours = self._lockf("LOCK_EX" if cell is None else "LOCK_NB", place)
         try:
             yield ours
@@ -107,9 +105,9 @@ class Cells:
             return True
         try:
             fcntl.lockf(self._lock, getattr(fcntl, how) | (fcntl.LOCK_EX if how == "LOCK_NB" else 0), 1, place)
-        except (BlockingIOError, PermissionError):  # what POSIX says of a lock that another holds
+        except (BlockingIOError, PermissionError):  # the errors of POSIX for a lock that another process holds
             return False
-        except OSError:  # a folder without locks, as some networks have: then as on Windows
+        except OSError:  # a folder without locks, as on some network drives: then as on Windows
             return True
         return True
 

@@ -1,9 +1,9 @@
-"""What an interrupted run resumes from: files beside its folder, complete or absent, that hold nothing executable."""
+"""Checkpoints, from which an interrupted run resumes: complete files beside its folder, without executable content."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
     from phenogroups.training.em import Trainer
 
 FORMAT = 1  # raised when runs can no longer resume from earlier files
-SUFFIX, KIND = ".resume", ".checkpoint"  # of the folder, of its files: a checksum, then safetensors
+SUFFIX, KIND = ".resume", ".checkpoint"  # of the folder and of its files, which are a checksum and safetensors
 NOTES = "notes"  # name of the tensor whose bytes are JSON
 CHECKSUM = sha256().digest_size
-STARTED, ELECTED = "start", "elected"  # names of what is kept: of each start, then of the one that goes on
+STARTED, ELECTED = "start", "elected"  # names of files: of each start, and of the one that is trained further
 
-Kept = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and what JSON can hold
+Kept = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and notes that JSON can hold
 
 
 def resume_folder(run: str | Path) -> Path:
-    """Beside the run folder, which itself is whole or not there."""
+    """The folder of checkpoints, beside the run folder, which is written only when it is complete."""
     run = Path(run).resolve()
     return run.with_name(run.name + SUFFIX)
 
 
 def is_kept(run: str | Path) -> bool:
-    """Whether there is something to resume from."""
+    """Whether there are checkpoints to resume from."""
     return any(resume_folder(run).glob(f"*{KIND}"))
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of kept epochs; without a folder, nothing is kept. It is deleted after success and kept after failure.
+    """A folder of checkpoints, deleted after success and kept after failure; without a folder, none is written.
 
-    Files are named by a checksum of `identity`, which holds all that the bits of a run depend on: a run never
-    resumes from the files of another one.
+    Files are named by a checksum of `identity`, which holds everything that the result of a run depends on: a run
+    never resumes from the files of another one.
     """
 
     folder: Path | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     resume: bool = False  # if not, files of an earlier run are ignored
-    note: Callable[[str], None] = lambda _: None  # is called with a sentence that says where the run resumes
+    note: Callable[[str], None] = lambda _: None  # called with a sentence about where the run resumes
     part: str = ""  # name of this run, where it is one of several
 
     def of_part(self, part: str) -> "Checkpoint":
@@ -69,16 +69,16 @@ class Checkpoint:
         if self.folder is None:
             return self
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)  # an error comes now and not after the first epoch
+            self.folder.mkdir(parents=True, exist_ok=True)  # now, so that an error comes before the first epoch
             files = self._files()
             ours = [path for path in files if path.name.startswith(self._digest)]
             if self.resume and files and not ours:
                 self._refuse(files[0])
-            for path in [*files, *self.folder.glob("*.partial")]:  # the last are incomplete files of a killed run
+            for path in [*files, *self.folder.glob("*.partial")]:  # incomplete files of a killed run
                 if path not in ours:
                     path.unlink(missing_ok=True)
         except OSError as error:
-            raise RunError(f"Expected to keep what is trained in {self.folder}. Received: {error}.") from error
+            raise RunError(f"Expected to write checkpoints to {self.folder}. Received: {error}.") from error
         if self.resume and not ours:
             self.say(f"There is nothing in {self.folder} to go on from: the run starts at its beginning.")
         if ours and not self.resume:
@@ -92,7 +92,7 @@ class Checkpoint:
             if kind is None:
                 for path in self._files():
                     path.unlink(missing_ok=True)
-            self.folder.rmdir()  # unless something is in it
+            self.folder.rmdir()  # fails if it is not empty
 
     def _files(self) -> list[Path]:
         return [] if self.folder is None else sorted(self.folder.glob(f"*{KIND}"))
@@ -101,33 +101,33 @@ class Checkpoint:
         return f"{self._digest}-{self.part}{name}{KIND}".replace(" ", "-")
 
     def save(self, name: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-        """Keep it under this name; an earlier file of this name stays until the new one is complete."""
+        """Write a checkpoint of this name; an earlier one is replaced when the new one is complete."""
         if self.folder is None:
             return
-        words = json.dumps({"identity": dict(self.identity), **notes}).encode()
+        text = json.dumps({"identity": dict(self.identity), **notes}).encode()
         # copies, as safetensors takes no two views of the same memory
         whole = {k: value.detach().cpu().clone(memory_format=torch.contiguous_format) for k, value in tensors.items()}
-        whole[NOTES] = torch.frombuffer(bytearray(words), dtype=torch.uint8)
+        whole[NOTES] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         content = save(whole)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.folder / self._file(name), sha256(content).digest() + content)
         except OSError as error:
-            raise RunError(f"Expected to keep what is trained in {self.folder}. Received: {error}.") from error
+            raise RunError(f"Expected to write checkpoints to {self.folder}. Received: {error}.") from error
 
     def drop(self, start: str) -> None:
-        """Delete what was kept under names that begin so."""
+        """Delete the checkpoints whose names begin so."""
         for path in self._files():
             if path.name.startswith(self._file(start).removesuffix(KIND)):
                 path.unlink(missing_ok=True)
 
     def load(self, name: str) -> Kept | None:
-        """What was kept under this name; None if there is nothing, or if `resume` is off."""
+        """The checkpoint of this name; None if there is none, or if `resume` is off."""
         if self.folder is None or not self.resume or not (self.folder / self._file(name)).exists():
             return None
         path = self.folder / self._file(name)
         tensors, notes = _read(path)
-        if notes.pop("identity", None) != dict(self.identity):  # somebody renamed it
+        if notes.pop("identity", None) != dict(self.identity):  # the file was renamed
             self._refuse(path)
         return tensors, notes
 
@@ -168,29 +168,34 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any], within: str = "") -
             yield f"{within}{name}" + (f" ({was} then, {now} now)" if short else "")
 
 
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with this prefix before their names."""
+    return {f"{prefix}{name}": value for name, value in tensors.items()}
+
+
 def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors whose names have this prefix, by the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def save_epoch(trainer: "Trainer", checkpoint: Checkpoint, *, elected: bool) -> None:
-    """Keep all that the next epoch starts from. What it draws and its learning rate depend on its number only."""
+    """Save the state of training; random numbers and learning rate depend on the epoch alone."""
     if checkpoint.folder is None or trainer.comm.rank > 0:
         return
     beliefs = trainer.beliefs
-    beliefs = {} if beliefs is None else {f.name: getattr(beliefs, f.name) for f in fields(beliefs)}
+    beliefs = {} if beliefs is None else vars(beliefs)
     moments = trainer.optimizer.state_dict()["state"]
     tensors = {
-        **{f"network.{name}": value for name, value in trainer.network.state_dict().items()},
+        **with_prefix("network.", trainer.network.state_dict()),
         **{f"optimizer.{i}.{name}": value for i, of_weight in moments.items() for name, value in of_weight.items()},
-        **{f"beliefs.{name}": value for name, value in beliefs.items()},
+        **with_prefix("beliefs.", beliefs),
         **{f"frame.{epoch}": torch.from_numpy(frame) for epoch, frame in trainer.film.frames.items()},
     }
     notes = {
         **{name: getattr(trainer, name) for name in ("attempt", "epoch", "believed_at", "finished", "history")},
         "strides": {name: value.stride() for name, value in beliefs.items()},
         "precision": trainer.fabric.strategy.precision.state_dict(),  # the scale of losses in 16 bits
-        # numbers that the method has learned about its training, such as the agreement on its first subgroups
+        # numbers that the method has computed, such as the agreement on its first subgroups
         "method": {k: v for k, v in vars(trainer.method).items() if k.endswith("_") and isinstance(v, float)},
     }
     checkpoint.save(ELECTED if elected else f"{STARTED}{trainer.attempt}", tensors, notes)
@@ -199,9 +204,9 @@ def save_epoch(trainer: "Trainer", checkpoint: Checkpoint, *, elected: bool) -> 
 
 
 def resume_training(trainers: list["Trainer"], checkpoint: Checkpoint) -> "Trainer | None":
-    """Take every trainer to its last kept epoch; returns the elected one, if there was an election.
+    """Restore every trainer from its last checkpoint; returns the elected one, if one was elected.
 
-    Only the process of rank 0 reads and writes files; the others receive what it has read.
+    Only the process of rank 0 reads and writes files; it broadcasts what it reads.
     """
     first, resumed = trainers[0], None
 
@@ -249,11 +254,11 @@ def _restore(trainer: "Trainer", tensors: dict[str, Tensor], notes: dict[str, An
     trainer.film.frames = dict(sorted(frames.items()))
     trainer.fabric.strategy.precision.load_state_dict(notes["precision"])
     for name, value in notes["method"].items():
-        if name.endswith("_"):  # what is learned, and no setting
+        if name.endswith("_"):  # learned, and no setting
             setattr(trainer.method, name, float(value))
 
 
 def _with_strides(value: Tensor, stride: list[int]) -> Tensor:
-    if 0 in stride:  # repeated without being copied
+    if 0 in stride:  # an expanded tensor, whose rows share memory
         return value
     return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device).copy_(value)

@@ -1,4 +1,4 @@
-"""Several processes that train one network: how they start, and what Fabric's DDP leaves to be said.
+"""Several processes that train one network: how they start, and what Fabric's DDP does not do.
 
 Each process reads, augments and encodes its rows of every batch, and DDP averages the gradients. A loss is therefore
 written so that its mean over processes is the loss of the whole batch (`phenogroups.losses`).
@@ -18,7 +18,7 @@ from torch import nn
 
 from phenogroups.clustering.communicator import LOCAL, TIMEOUT, Communicator, lost_process_explained
 
-READING_TIMEOUT = timedelta(days=1)  # while cohorts are read: one machine may have to decode them
+READING_TIMEOUT = timedelta(days=1)  # while cohorts are read, which one machine may have to decode first
 LEAST_ROWS = 2  # of a batch in each process: batch normalisation needs a deviation
 
 
@@ -27,14 +27,14 @@ class _Launched:
     comm: Communicator = LOCAL
     devices: int = 1  # processes on each machine
     nodes: int = 1  # machines
-    readers: Any = None  # the group whose processes may wait for each other as long as cohorts are read
+    readers: Any = None  # the process group with the timeout for reading cohorts
 
 
 _launched = _Launched()
 
 
 def communicator() -> Communicator:
-    """That of the processes which train together; of one process unless `launch` started more."""
+    """The communicator of the processes that train together; of one process unless `launch` started more."""
     return _launched.comm
 
 
@@ -88,7 +88,7 @@ def launch(devices: int | None = None, nodes: int | None = None, device: str = "
 
 
 def require_device(device: str) -> None:
-    """Raise where this machine has no such accelerator; Fabric's own errors are of many kinds and lengths."""
+    """Raise where this machine has no such accelerator; Fabric raises errors of many kinds and lengths."""
     present = ["auto", "cpu"]
     present += ["gpu", "cuda"] if torch.cuda.is_available() else []
     present += ["gpu", "mps"] if torch.backends.mps.is_available() else []
@@ -100,7 +100,7 @@ def require_device(device: str) -> None:
 
 
 def build_fabric(device: str, precision: Any, *, find_unused_parameters: bool = False) -> Fabric:
-    """Device, precision and DDP of this process; waits until all processes have read their cohorts."""
+    """Fabric with device, precision and DDP; waits until all processes have read their cohorts."""
     require_device(device)
     if _launched.comm.world_size == 1:
         fabric = Fabric(accelerator=device, devices=1, precision=precision)
@@ -120,20 +120,20 @@ def _strategy(**more: Any) -> DDPStrategy:
 
 
 def on_device(module: nn.Module, device: str) -> nn.Module:
-    """The module in the memory of Fabric's accelerator of this name."""
+    """The module, moved to the accelerator of this name."""
     require_device(device)
     return Fabric(accelerator=device, devices=1).to_device(module)
 
 
 def synchronise_batch_norm(network: nn.Module, comm: Communicator, device: torch.device) -> None:
-    """On GPUs several processes normalise by the whole batch; torch has no such layer for CPUs."""
+    """On GPUs, normalise by the batch of all processes; torch has no such layer for CPUs."""
     if comm.world_size > 1 and device.type == "cuda":
         nn.SyncBatchNorm.convert_sync_batchnorm(network)
 
 
 @torch.no_grad()
 def average_buffers(network: nn.Module, comm: Communicator) -> None:
-    """Make batch normalisation's running statistics the same everywhere: each process updates them by its own rows."""
+    """Average the running statistics of batch normalisation, which each process updates by its own rows."""
     buffers = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
     if comm.world_size == 1 or not buffers:
         return
@@ -143,7 +143,7 @@ def average_buffers(network: nn.Module, comm: Communicator) -> None:
 
 
 def divided_batch_size(size: int, comm: Communicator) -> int:
-    """The size of a batch that gives every process as many rows, at most the size asked for."""
+    """The largest batch size, at most `size`, that all processes can share equally."""
     if comm.world_size > 1 and size < LEAST_ROWS * comm.world_size:
         raise ValueError(
             f"Expected at least {LEAST_ROWS} subjects of every batch for each of {comm.world_size} processes. "

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import update_bn
 from phenogroups.clustering.communicator import lost_process_explained
 from phenogroups.data.batches import as_tensor, effective_batch_size, shuffled_passes, training_batches
 from phenogroups.data.stored import Inputs
-from phenogroups.networks.encoders import HUGGING_FACE
+from phenogroups.networks.hugging_face import HUGGING_FACE
 from phenogroups.networks.network import Network
 from phenogroups.training.checkpoint import Checkpoint, resume_training, save_epoch
 from phenogroups.training.distributed import (
@@ -32,29 +32,25 @@ from phenogroups.training.film import Film, FilmRecorder
 if TYPE_CHECKING:
     from phenogroups.methods.deep import DeepMethod
 
-# gets the epoch, with its fraction, the mean losses so far, and `last`: the epoch with which training stops early
+# called with the epoch and its fraction, the mean losses so far, and `last`: the epoch with which training stops early
 Progress = Callable[[dict[str, float]], None]
-Embed = Callable[..., Tensor]  # embeddings of the subjects at the positions given, or of all
+Embed = Callable[..., Tensor]  # returns embeddings of the subjects at the positions given, or of all
 
 
 def expectation_maximisation(
-    method: "DeepMethod",
-    build: Callable[[], Network],
-    inputs: Inputs,
-    diagnosis: np.ndarray,
-    progress: Progress | None = None,
+    method: "DeepMethod", inputs: Inputs, diagnosis: np.ndarray, progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
-) -> tuple[Network, Any, list[dict[str, float]], Film]:
+) -> tuple[Network, Any, list[dict[str, float]], Film]:  # fmt: skip
     """Train from scratch; returns the network, the last beliefs, one row of history per epoch and the film.
 
     Several networks may be started (`DeepMethod.networks`); after their warm-up one is elected and trained further.
-    Training resumes from what `checkpoint` holds, to the same bits on the same machine and threads.
+    Training resumes from the files of `checkpoint`, bit for bit on the same machine and number of threads.
     """
     fabric, checkpoint = _fabric(method), checkpoint or Checkpoint()
     labels = torch.as_tensor(diagnosis, device=fabric.device)
-    # everything random below is drawn from generators seeded here; the caller's own are left as they were
+    # the generators are seeded below; the state of the caller's generators is restored at the end
     with torch.random.fork_rng():
-        trainers = [Trainer(method, fabric, build, inputs, labels, i, progress) for i in range(method.starts)]
+        trainers = [Trainer(method, fabric, inputs, labels, i, progress) for i in range(method.starts)]
         best = resume_training(trainers, checkpoint)
         if best is None:
             for trainer in trainers:
@@ -73,25 +69,22 @@ def expectation_maximisation(
     return best.network.eval().cpu(), beliefs, best.history, best.film.film()
 
 
-def warmed_up(
-    method: "DeepMethod", build: Callable[[], Network], inputs: Inputs, diagnosis: np.ndarray, attempt: int,
-    progress: Progress | None = None,
-) -> Tensor:  # fmt: skip
+def embed_after_one_epoch(method: "DeepMethod", inputs: Inputs, diagnosis: np.ndarray, attempt: int) -> Tensor:
     """Embeddings (subjects, dims) by one network that was trained for a single epoch, on the diagnosis alone.
 
-    `expectation_maximisation` starts from the same, so they do not depend on a number of subgroups.
+    `expectation_maximisation` begins with the same epoch, which does not depend on the number of subgroups.
     """
     fabric = _fabric(method)
     labels = torch.as_tensor(diagnosis, device=fabric.device)
     with torch.random.fork_rng():
-        trainer = Trainer(method, fabric, build, inputs, labels, attempt, progress)
+        trainer = Trainer(method, fabric, inputs, labels, attempt)
         trainer.m_step()
         return trainer.comm.gather(trainer.clustered()).cpu()
 
 
 def _fabric(method: "DeepMethod") -> Fabric:
-    # a model of Hugging Face may have weights that its embedding does not use
-    unused = method.eyes_ is None and method.encoder.startswith(HUGGING_FACE)
+    # a model of Hugging Face may have weights that its embedding does not depend on
+    unused = method.frozen_encoder_ is None and method.encoder.startswith(HUGGING_FACE)
     return build_fabric(method.device, method.precision, find_unused_parameters=unused)
 
 
@@ -99,8 +92,8 @@ class Trainer:
     """One network in training, with its optimizer, its beliefs and its history."""
 
     def __init__(
-        self, method: "DeepMethod", fabric: Fabric, build: Callable[[], Network], inputs: Inputs, labels: Tensor,
-        attempt: int, progress: Progress | None,
+        self, method: "DeepMethod", fabric: Fabric, inputs: Inputs, labels: Tensor, attempt: int,
+        progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self.method, self.fabric, self.inputs, self.labels = method, fabric, inputs, labels
         self.attempt, self.comm = attempt, communicator()
@@ -113,8 +106,8 @@ class Trainer:
         self.own = self.comm.shard(len(inputs))  # subjects that this process embeds and clusters
         self._embedding: Tensor | None = None  # of these subjects
         self._seed()
-        self.network = build()
-        # an encoder with weights learns slowly, so as to keep what it has learned elsewhere
+        self.network = method.build(inputs.shape[1:], inputs)
+        # a pretrained encoder has a lower learning rate, so that its weights stay close to the pretrained ones
         rate = method.backbone_rate if self.network.encoder.has_learned else 1.0
         self.optimizer = torch.optim.Adam(
             [
@@ -132,11 +125,11 @@ class Trainer:
         self.film = FilmRecorder(len(inputs), self.steps * self.batch_size, self.network.encoder.dim, method.seed)
 
     def _seed(self) -> None:
-        """By epoch, so that an epoch draws the same after a resumption."""
+        """Seed by epoch, so that an epoch draws the same random numbers after a resumption."""
         torch.manual_seed((self.method.seed * 1009 + self.attempt) * 100_003 + self.epoch)
 
     def e_step(self, *, again: bool = False) -> None:
-        """Update the beliefs by the network as it is now, unless that was done."""
+        """Update the beliefs by the current network, unless they are up to date; `again` updates them in any case."""
         if self.believed_at == self.epoch and not again:
             return
         self._seed()
@@ -148,13 +141,13 @@ class Trainer:
             self.history[-1] |= {} if moved is None else {"moved": moved}
 
     def set_beliefs(self, beliefs: Any) -> None:
-        """From now on these are believed, by all processes about all subjects."""
+        """Set the beliefs; those of all processes about their own subjects are gathered."""
         has_q = self.comm.world_size > 1 and hasattr(beliefs, "q")
         self.beliefs = replace(beliefs, q=self.comm.gather(beliefs.q)) if has_q else beliefs
         self.believed_at = self.epoch
 
     def _own_beliefs(self) -> Any:
-        """The beliefs with the rows of q that are of this process's subjects."""
+        """The beliefs with the rows of q of the subjects of this process."""
         if self.comm.world_size == 1 or not hasattr(self.beliefs, "q"):
             return self.beliefs
         return replace(self.beliefs, q=self.beliefs.q[self.own])
@@ -166,7 +159,7 @@ class Trainer:
             self.e_step()
             self.finished = method.converged(self.history)
         self._embedding = None
-        # a training that stops early still ends at the low learning rate of the last epoch
+        # a training that stops early ends at the low learning rate of the last epoch too
         factor = method.learning_rate_factor(method.epochs - 1 if self.finished else self.epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = method.learning_rate * factor * group["rate"]
@@ -191,27 +184,27 @@ class Trainer:
                 self.progress({"epoch": self._shown_epoch(step / self.steps), **means, **last})
         average_buffers(self.network, self.comm)
         whole = self.comm.all_reduce(torch.stack(list(totals.values()))) / (self.steps * self.comm.world_size)
-        seen = dict(zip(totals, whole.tolist(), strict=True))
-        _refuse_divergence(seen, self.epoch, method.learning_rate)
+        row = dict(zip(totals, whole.tolist(), strict=True))
+        _refuse_divergence(row, self.epoch, method.learning_rate)
         self.epoch += 1
         if self.epoch == method.epochs or (method.e_step_each_epoch and self.epoch >= method.warmup):
-            seen |= method.observe(self.network, self.embedding(), self.labels[self.own], self._own_beliefs())
-        self.history.append({"epoch": self.epoch, "seconds": time.perf_counter() - began, **seen})
+            row |= method.observe(self.network, self.embedding(), self.labels[self.own], self._own_beliefs())
+        self.history.append({"epoch": self.epoch, "seconds": time.perf_counter() - began, **row})
         self.film.record(self.epoch, self.embedding)
 
     def _passes(self) -> Iterable[list[Tensor]]:
-        """The subjects that this process trains on in every batch of the next epoch, by passes over the cohort."""
+        """The subjects of this process in every batch of the next epoch, by passes over the cohort."""
         self._seed()
         passes = shuffled_passes(len(self.inputs), self.batch_size, self.steps)
         if self.comm.world_size == 1:
             return passes
         passes = list(passes)
-        # all processes have drawn the same until here; augmentation and dropout are drawn by each for its own rows
+        # until here, all processes draw the same numbers; for augmentation and dropout, each has its own seed
         torch.manual_seed(int(torch.randint(2**62, (self.comm.world_size,))[self.comm.rank]))
         return [[index[self.comm.shard(self.batch_size)] for index in batches] for batches in passes]
 
     def recalibrate_batch_norm(self) -> None:
-        """Take the statistics of batch normalisation from plain inputs: those of training are of augmented ones."""
+        """Recompute the statistics of batch normalisation on plain inputs: in training, inputs are augmented."""
         rank, world_size = self.comm.rank, self.comm.world_size
         # the last rows are left out where a process would get too few for a deviation
         starts = range(0, len(self.inputs) - LEAST_ROWS * world_size + 1, self.batch_size)
@@ -222,7 +215,7 @@ class Trainer:
         self._embedding = None
 
     def embedding(self, rows: Tensor | None = None) -> Tensor:
-        """Of this process's own subjects, or of all those at `rows`, by the network as it is now."""
+        """Embeddings by the current network of the subjects of this process, or of all those at `rows`."""
         if rows is not None and (self._embedding is None or self.comm.world_size > 1):
             own = rows[self.comm.shard(len(rows))]
             return self.comm.gather(embed(self._encoder, self.inputs[own.cpu().numpy()]))
@@ -232,7 +225,7 @@ class Trainer:
 
     @torch.no_grad()
     def clustered(self, rows: Tensor | None = None) -> Tensor:
-        """What the E-step sees of them."""
+        """The projected embeddings that the E-step clusters."""
         self.network.eval()
         return self.method.project(self.network, self.embedding(rows))
 
@@ -242,19 +235,19 @@ class Trainer:
 
     def _shown_epoch(self, done: float) -> float:
         """Epochs of all starts so far, for a progress bar that never goes back."""
-        if self.finished:  # the epochs that are left are skipped
+        if self.finished:  # the remaining epochs are skipped
             return self.method.passes - 1 + done
         earlier = self.attempt if self.epoch < self.method.warmup else self.method.starts - 1
         return earlier * self.method.warmup + self.epoch + done
 
 
 def elect(trainers: list[Trainer]) -> Trainer:
-    """The trainer that goes on, with its first beliefs."""
+    """The trainer whose network is trained further, with its first beliefs."""
     first = trainers[0]
     if not first.method.e_step_each_epoch or first.epoch < first.method.warmup:
         return first
     features = None
-    if first.inputs.ndim == 2:  # of a table, subgroups can be looked for before any network sees it
+    if first.inputs.ndim == 2:  # subgroups can be searched in the features of a table themselves
         features = as_tensor(first.inputs[first.own], first.fabric.device)
     first._seed()
     chosen, beliefs = first.method.elect([each.clustered for each in trainers], first.labels[first.own], features)

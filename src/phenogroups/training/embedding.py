@@ -1,6 +1,6 @@
-"""Embeddings of whole cohorts: by an encoder in training, and once for all by a frozen one.
+"""Embeddings of whole cohorts, by an encoder in training or by a frozen one.
 
-Those by a frozen encoder are kept, and found again by the content of the input.
+Embeddings by a frozen encoder are cached by the content of the input.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from phenogroups.data import embeddings
 from phenogroups.data.batches import as_tensor, read_in_blocks
 from phenogroups.data.stored import Inputs
 from phenogroups.data.threads import map_ahead
-from phenogroups.networks.encoders import Encoder
+from phenogroups.networks.encoder import Encoder
 
 READERS = 2  # threads that read and hash the next rows while the encoder computes
 AHEAD = 8  # blocks that they read ahead at most
@@ -23,7 +23,7 @@ AHEAD = 8  # blocks that they read ahead at most
 
 @torch.no_grad()
 def read_all(encoder: nn.Module, inputs: Inputs, read: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What `read` makes of the embeddings of all subjects, from plain inputs, in order, on the CPU."""
+    """Apply `read` to the embeddings of all subjects, without augmentation; returns tensors on the CPU, in order."""
     encoder.eval()
     device = next(encoder.parameters()).device
     return read_in_blocks(inputs, lambda x: read(encoder(x).float()), device)
@@ -37,7 +37,7 @@ def embed(encoder: nn.Module, inputs: Inputs) -> Tensor:
 
 @contextmanager
 def without_dropout(network: nn.Module) -> Iterator[None]:
-    """Within, dropout is off, also where batch normalisation takes its statistics in training mode."""
+    """Within this context, dropout is off, also in training mode, in which batch normalisation computes statistics."""
     rates = {module: module.p for module in network.modules() if isinstance(module, _DropoutNd)}
     for module in rates:
         module.p = 0.0
@@ -52,7 +52,7 @@ def without_dropout(network: nn.Module) -> Iterator[None]:
 def embed_once(encoder: Encoder, inputs: Inputs, device: torch.device | str = "cpu") -> np.ndarray:
     """(subjects, dims), float32, by a frozen encoder.
 
-    Batches have one size, and the last is filled up, so that a subject's bits do not depend on the other subjects.
+    All batches have the same size, the last one is padded, so that an embedding does not depend on other subjects.
     """
     store, progress, name = embeddings.store(), embeddings.told(), encoder.identity
     store.look_again(name, encoder.dim)
@@ -60,7 +60,7 @@ def embed_once(encoder: Encoder, inputs: Inputs, device: torch.device | str = "c
     found = np.empty((len(inputs), encoder.dim), np.float32)
     block = np.empty((size, *inputs.shape[1:]), np.float32)
     waiting: list[tuple[int, bytes]] = []  # places and keys of the rows in `block`
-    computes = False  # nothing is said of embeddings that are only looked up
+    computes = False  # progress is not reported for cached embeddings
     for first, rows, keys in _read_ahead(inputs, size):
         for place, (row, key) in enumerate(zip(rows, keys, strict=True), start=first):
             known = store.find(name, key)
@@ -94,7 +94,7 @@ def _embed_block(
 
 
 def _read_ahead(inputs: Inputs, size: int) -> Iterator[tuple[int, np.ndarray, list[bytes]]]:
-    """Blocks of rows in order, each with where it begins and its keys."""
+    """Blocks of rows in order: the position of the first row, the rows, and their keys."""
 
     def read(first: int) -> tuple[int, np.ndarray, list[bytes]]:
         rows = np.asarray(inputs[first : first + size])

@@ -1,4 +1,4 @@
-"""The film: where some of the subjects lay in the embedding after each of several epochs."""
+"""The film: the embeddings of some subjects after each of several epochs, which the report animates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,11 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# at most so many subjects, frames, and numbers in all (64 MB)
+# largest number of subjects, of frames, and of numbers in all (64 MB)
 SUBJECTS, FRAMES, NUMBERS = 600, 40, 2**24
-TRAINED_PER_FILMED = (
-    16  # an epoch trains on at least so many for each filmed: before the first E-step, the film is extra
-)
+TRAINED_PER_FILMED = 16  # an epoch trains on at least so many inputs for each one filmed, so that a film costs little
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Film:
 
 
 class FilmRecorder:
-    """Takes one frame after each epoch. It draws from its own generator, so that training is the same without it."""
+    """Records one frame after each epoch, with its own random generator, so that training is the same without it."""
 
     def __init__(self, subjects: int, trained_per_epoch: int, dims: int, seed: int) -> None:
         filmed = min(
@@ -32,7 +30,7 @@ class FilmRecorder:
         self.frames: dict[int, np.ndarray] = {}  # epoch -> embeddings of the filmed subjects
 
     def record(self, epoch: int, embed: Callable[[Tensor], Tensor]) -> None:
-        """Add a frame; when there are too many, every other is dropped, but never the newest."""
+        """Add a frame; when there are too many, every second one is dropped, but never the newest."""
         self.frames[epoch] = embed(torch.as_tensor(self.rows)).numpy(force=True).astype(np.float32)
         if len(self.frames) > FRAMES:
             newest = len(self.frames) - 1

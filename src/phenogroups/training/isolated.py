@@ -1,7 +1,8 @@
-"""Jobs in processes of their own, so that a crash or a leak of one does not affect the next.
+"""Each job runs in its own process, so that a crash or a memory leak does not affect the next.
 
 On Linux one server imports the package once and forks for every job, which starts in milliseconds; elsewhere every job
-starts a new interpreter. Nothing of the caller's script is run again, so it needs no `if __name__ == "__main__"`.
+starts a new interpreter. Unlike with multiprocessing, the caller's script is not imported again, so that it needs no
+`if __name__ == "__main__"`, and what all jobs share is sent once.
 """
 
 import importlib
@@ -19,11 +20,11 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 FORKS = sys.platform == "linux"  # macOS crashes in forks that have loaded its frameworks
-MOST_OFTEN = 0.1  # seconds between two signs of progress
+INTERVAL = 0.1  # least number of seconds between two reports of progress
 
 
 class JobFailed(RuntimeError):
-    """The job raised or died; the message says why, `trace` where."""
+    """The job raised an error or its process ended; `trace` is the traceback."""
 
     def __init__(self, message: str, trace: str = "") -> None:
         super().__init__(message)
@@ -31,7 +32,7 @@ class JobFailed(RuntimeError):
 
 
 class Isolated:
-    """Calls `function(shared, job, progress)`, named as module:function, for one job after another."""
+    """Calls `function(shared, job, progress)`, named as module:function, for one job after the other."""
 
     def __init__(self, function: str, shared: Any) -> None:
         self._function, self._shared = function, shared
@@ -46,10 +47,10 @@ class Isolated:
         self._errors.close()
 
     def __call__(self, job: Any, progress: Callable[[Any], None]) -> Any:
-        """What the function returns; raises JobFailed."""
+        """Returns what the function returns; raises JobFailed."""
         kind: str = ""
         value: Any = None
-        if self._server is not None and self._server.poll() is not None:  # somebody ended it between two jobs
+        if self._server is not None and self._server.poll() is not None:  # it was killed between two jobs
             self._stop()
         try:
             server = self._server or self._start()
@@ -68,13 +69,13 @@ class Isolated:
         return value
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # the same package as here, wherever it was imported from; a check of CUDA that leaves it good for forking
+        # the same paths of import as here; and a check for CUDA that does not initialise it, so that forking works
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         }  # fmt: skip
         self._errors.seek(0)
         self._errors.truncate()
-        # a session of its own: an interruption reaches the caller, who then ends the server with its job
+        # in a new session, so that an interruption reaches the caller alone, which then ends the server and its job
         self._server = subprocess.Popen(
             [sys.executable, "-P", "-m", "phenogroups.training.isolated"], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._errors, env=environment, start_new_session=True,
@@ -91,7 +92,7 @@ class Isolated:
             os.killpg(server.pid, signal.SIGKILL) if FORKS else server.kill()
         server.wait()
         for pipe in (server.stdin, server.stdout):
-            with suppress(BrokenPipeError):  # what was still to be said has no listener
+            with suppress(BrokenPipeError):  # unsent data is of no use
                 pipe.close()  # pyright: ignore[reportOptionalMemberAccess]
 
     def _why_it_died(self) -> str:
@@ -107,9 +108,9 @@ class Isolated:
 
 
 def peak_memory_mb() -> float | None:
-    """Of this process so far, libraries included; None on Windows, which does not say."""
+    """The largest memory of this process so far, with its libraries; None on Windows, where it is unknown."""
     status = Path("/proc/self/status")
-    if status.is_file():  # rusage would count what the parent held before this process began
+    if status.is_file():  # rusage would include the memory of the parent before the fork
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) / 2**10
     if sys.platform == "win32":
@@ -121,7 +122,7 @@ def peak_memory_mb() -> float | None:
 
 def serve() -> None:
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not be taken for an answer
+    os.dup2(2, 1)  # printed text must not be mixed with the answers
     jobs = sys.stdin.buffer
     named, forks = pickle.load(jobs)
     module, _, name = named.partition(":")
@@ -143,23 +144,23 @@ def serve() -> None:
             finally:
                 os._exit(status)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code != 0:  # its last answer may be cut off: the caller starts a new server
+        if code != 0:  # its last answer may be incomplete: the caller starts a new server
             os._exit(code if code > 0 else 128 - code)
 
 
 def _answer(answers: IO[bytes], function: Callable[..., Any], shared: Any, job: Any) -> None:
     last = 0.0
 
-    def progress(said: Any) -> None:
+    def progress(row: Any) -> None:
         nonlocal last
-        if time.monotonic() - last > MOST_OFTEN:
+        if time.monotonic() - last > INTERVAL:
             last = time.monotonic()
-            _send(answers, ("progress", said))
+            _send(answers, ("progress", row))
 
     try:
         answer = ("result", function(shared, job, progress))
     except BrokenPipeError:
-        raise  # nobody listens any more
+        raise  # the caller has ended
     except Exception as error:
         answer = ("error", (f"{type(error).__name__}: {error}", traceback.format_exc()))
     _send(answers, answer)

@@ -1,4 +1,4 @@
-"""The run folder: what a run leaves behind, written whole or not at all, holding nothing that can execute."""
+"""The run folder: the results of a run, written completely or not at all, without executable content."""
 
 import importlib.metadata
 import json
@@ -24,12 +24,12 @@ from phenogroups.data.writing import RunError, write_whole
 
 FORMAT = 1  # of recipe.json; raised when old folders can no longer be read
 MODEL, RECIPE, CHOICE = "model.safetensors", "recipe.json", "choice.json"
-PAGE, MATERIAL = "report.html", "report.safetensors"  # and what the page is made of
+PAGE, MATERIAL = "report.html", "report.safetensors"  # the second is what the page is made from
 FILES = {  # all that a run writes
     MODEL, RECIPE, "history.csv", "subgroups.csv", "scores.json", "confounds.csv", "profiles.csv", "profiles.tex",
     "criteria.csv", "stability.csv", "verdict.json", CHOICE, PAGE, MATERIAL, "log.txt",
 }  # fmt: skip
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how they begin in spreadsheets
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # first characters of formulas in spreadsheets
 MOST_MODEL = 2**34  # bytes: several copies of the largest encoders
 VERSIONED = ("phenogroups", "torch", "monai", "scikit-learn", "numpy")
 
@@ -39,19 +39,19 @@ def versions() -> dict[str, str]:
 
 
 def check_writable(folder: str | Path, *, overwrite: bool = False) -> None:
-    """Say before training, not after it, that the run folder cannot be written; leaves no trace.
+    """Raise before training, not after it, where the run folder cannot be written; nothing is written.
 
     A finished run, or a saved model, is replaced only with `overwrite`.
     """
     folder = Path(folder).resolve()
-    inside = (
-        {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name} if folder.exists() else set()
-    )
-    strange = sorted(inside - FILES if RECIPE in inside else inside)
-    if strange:
+    inside = {folder.name} if folder.exists() else set()
+    if folder.is_dir():
+        inside = {path.name for path in folder.iterdir()}
+    other = sorted(inside - FILES if RECIPE in inside else inside)
+    if other:
         raise RunError(
             f"Expected a new folder or an earlier run to replace. Received: {folder}, which holds other things "
-            f"({', '.join(strange[:5])}). Choose another folder (--out)."
+            f"({', '.join(other[:5])}). Choose another folder (--out)."
         )
     if inside and not overwrite:
         raise RunError(
@@ -65,9 +65,9 @@ def check_writable(folder: str | Path, *, overwrite: bool = False) -> None:
 
 @contextmanager
 def new_run_folder(folder: str | Path) -> Iterator[Path]:
-    """A folder to write into, which takes its name only when everything in it is complete."""
+    """A temporary folder to write into, which gets this name when everything in it is complete."""
     folder = Path(folder).resolve()
-    check_writable(folder, overwrite=True)  # who must not replace an earlier run asks before the work is done
+    check_writable(folder, overwrite=True)  # whether an earlier run may be replaced is checked before the work
     partial = folder.with_name(folder.name + ".partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -80,13 +80,13 @@ def new_run_folder(folder: str | Path) -> Iterator[Path]:
         raise
     earlier = folder.with_name(folder.name + ".earlier")
     try:
-        # moved away and not deleted in its place: a process killed half-way would leave something that is no run folder
+        # moved away first: a process that is killed while deleting would leave an incomplete run folder
         shutil.rmtree(earlier, ignore_errors=True)
         if folder.exists():
             os.replace(folder, earlier)
         os.replace(partial, folder)
         shutil.rmtree(earlier, ignore_errors=True)
-    except OSError as error:  # the work is done: it stays where it is
+    except OSError as error:  # the results stay in the temporary folder
         raise RunError(f"Expected to replace {folder}. Received: {error}. The new run is in {partial}.") from error
 
 
@@ -124,7 +124,7 @@ def read_recipe(folder: str | Path) -> dict[str, Any]:
 
 
 def member(folder: str | Path, name: str) -> Path:
-    """A file of a run folder. A link must not lead out of it: whoever made the folder must not choose what is read."""
+    """The path of a file in a run folder. A link out of it is refused: it could lead to any file of this machine."""
     folder = Path(folder)
     try:
         is_inside = (folder / name).resolve().is_relative_to(folder.resolve())
@@ -136,7 +136,7 @@ def member(folder: str | Path, name: str) -> Path:
 
 
 def found_none(folder: str | Path) -> bool:
-    """Whether a run folder says that there are no subgroups, and so has no model."""
+    """Whether a run folder has no model because no subgroups were found."""
     return not (Path(folder) / MODEL).exists() and (Path(folder) / CHOICE).exists()
 
 
@@ -161,7 +161,7 @@ def write_csv(path: Path, table: pd.DataFrame) -> None:
 
 
 def csv_text(table: pd.DataFrame, *, header: bool = True) -> str:
-    """Nine digits, which tell any two float32 apart; what a spreadsheet would take for a formula is marked as text."""
+    """Nine digits, which distinguish any two float32; text that a spreadsheet would read as a formula is quoted."""
     words = {name: column.map(_as_text) for name, column in table.items() if not is_numeric_dtype(column)}
     return table.assign(**words).to_csv(index=False, header=header, float_format="%.9g")
 

@@ -13,7 +13,7 @@ from phenogroups.data.cohort import Cohort
 from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.number import Choice, choose, disease_vectors
 from phenogroups.methods import DeepUCSL, Method, settings_of
-from phenogroups.training.em import warmed_up
+from phenogroups.training.em import embed_after_one_epoch
 from phenogroups.training.run import versions
 
 ENCODERS = 3  # that see everybody, each from other first weights
@@ -98,10 +98,10 @@ def _embeddings(cohort: Cohort, method: Method, kept: Path | None, told: Told) -
         return [np.asarray(cohort.inputs, np.float64)]
     known = {f.name for f in fields(method)}
     network = DeepUCSL(**{name: getattr(method, name) for name in OF_THE_NETWORK if name in known})
-    eyes = network.look(cohort.inputs)
-    if eyes is not None:  # a table like any other, and the same by every encoder of it
+    encoder = network.choose_frozen_encoder(cohort.inputs)
+    if encoder is not None:  # a table like any other, and the same by every encoder of it
         told("embedding images")
-        return [network.see(eyes, cohort.inputs).astype(np.float64)]
+        return [network.embed_cohort(encoder, cohort.inputs, network.device).astype(np.float64)]
     seen = {"cohort": cohort.fingerprint, "settings": settings_of(network), "versions": versions()}
     digest = sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
     found, inputs = [], cohort.inputs
@@ -111,7 +111,7 @@ def _embeddings(cohort: Cohort, method: Method, kept: Path | None, told: Told) -
         if path is not None and path.is_file():
             found.append(np.load(path, allow_pickle=False))
             continue
-        z = warmed_up(network, lambda: network.build(inputs.shape[1:], inputs), inputs, cohort.diagnosis, i).numpy()
+        z = embed_after_one_epoch(network, inputs, cohort.diagnosis, i).numpy()
         found.append(z)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -122,7 +122,7 @@ def predict_table(
     covariates = typed_covariates(rows[of_table], names)
     blank = np.zeros((len(rows), 1), np.float32)
     method.check_covariates(Cohort(blank, blank[:, 0], names, covariates=covariates))  # before anything is decoded
-    columns = ["subject", *prediction_columns(Prediction.of_tensors(method.blank()), method)]
+    columns = ["subject", *prediction_columns(Prediction.of_tensors(method.predict_blank()), method)]
     columns += [STRANGENESS, REMARK, PROBLEM]
     assigned = Assigned(Path(out), len(rows))
     embeddings = None if cache is None else embeddings_folder(Path(cache))  # new subjects are predicted once

@@ -1,4 +1,4 @@
-"""Photographs by one command: read at the size of pretrained eyes, seen once, and predicted without either."""
+"""Photographs by one command: read at the size of the pretrained encoder, embedded once, predicted from the cache."""
 
 import contextlib
 import io
@@ -110,7 +110,7 @@ def test_what_another_encoder_sees_keeps_its_size(folder, tmp_path):
     options = ["--control", "well", "--out", str(tmp_path / "run"), "--size", "64", "64", *QUICK, "encoder=light"]
     assert cli.main(["discover", str(folder), *options]) == 0
     assert load(tmp_path / "run").input_shape_ == (1, 64, 64)
-    assert load(tmp_path / "run").eyes_ is None
+    assert load(tmp_path / "run").frozen_encoder_ is None
 
 
 def test_a_table_in_python_is_read_alike(folder):

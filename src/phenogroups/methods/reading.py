@@ -1,4 +1,4 @@
-"""Methods that learn an embedding first and are read by K-means on the patients at the end."""
+"""How subgroups are read from a trained network: by a head, by K-means of the patients' embeddings, or by either."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.kmeans import inverse_square_proportions, kmeans, squared_distances
-from phenogroups.clustering.linear import Hyperplane, logistic_hyperplane
+from phenogroups.clustering.linear import Hyperplane
 from phenogroups.clustering.space import Scaler, scaling
 from phenogroups.data.stored import Inputs
 from phenogroups.methods.deep import DeepMethod
@@ -16,7 +16,26 @@ from phenogroups.methods.settings import Shape
 from phenogroups.networks.network import Network
 from phenogroups.training.checkpoint import Checkpoint
 from phenogroups.training.em import Progress
-from phenogroups.training.embedding import embed, embed_once
+from phenogroups.training.embedding import embed
+
+
+@dataclass(frozen=True)
+class NoBeliefs:
+    """Everything that was learned is in the network."""
+
+
+@dataclass(eq=False, repr=False)
+class ReadByHead(DeepMethod):
+    """Trained by gradient descent alone, without an E-step; subgroups are read from a head of the network."""
+
+    epochs: int = 10
+
+    e_step_each_epoch: ClassVar[bool] = False
+    beliefs_type: ClassVar[type] = NoBeliefs
+    supports_distributed: ClassVar[bool] = True
+
+    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> NoBeliefs:
+        return NoBeliefs()
 
 
 @dataclass(frozen=True)
@@ -41,8 +60,19 @@ def centroids_of(
     return Centroids(center, scale, kmeans(z, n_subgroups, n_starts=n_starts, seed=seed, comm=comm))
 
 
+@dataclass(frozen=True)
+class CentroidsAndHyperplane(Centroids):
+    """The same, and the hyperplane between controls and patients."""
+
+    weights: Annotated[Tensor, Shape("dims")]
+    intercept: Annotated[Tensor, Shape()]
+
+    def diagnosis(self, z: Tensor) -> Tensor:
+        return Hyperplane(self.weights, self.intercept).logit(z).sigmoid()
+
+
 @dataclass(eq=False, repr=False)
-class ClusteredAfterwards(DeepMethod):
+class ReadByKMeans(DeepMethod):
     """The embedding is learned first; K-means on the patients' embeddings follows.
 
     Parameters
@@ -59,7 +89,7 @@ class ClusteredAfterwards(DeepMethod):
 
     @property
     def supports_distributed(self) -> bool:  # pyright: ignore
-        return self.scaler != "robust"  # quantiles need everybody
+        return self.scaler != "robust"  # quantiles need all patients in one process
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> Any:
         patients = embedding[diagnosis == 1]
@@ -71,7 +101,7 @@ class ClusteredAfterwards(DeepMethod):
 
 @dataclass(eq=False, repr=False)
 class ReadByHeadOrKMeans(DeepMethod):
-    """Subgroups are read from what the method clusters by itself, or by K-means of the finished embedding.
+    """Subgroups are read from the method's own clusters, or by K-means of the final embedding.
 
     Parameters
     ----------
@@ -100,39 +130,10 @@ class ReadByHeadOrKMeans(DeepMethod):
     ) -> None:
         super()._train(inputs, diagnosis, progress, checkpoint)
         if self.reading == "kmeans":
-            seen = inputs if self.eyes_ is None else embed_once(self.eyes_, inputs)
-            z = embed(self.encoder_of(self.network_), seen)
+            z = embed(self.encoder_of(self.network_), self._embedded(inputs))
             self.beliefs_ = centroids_of(z, self.n_subgroups, self.scaler, seed=self.seed)
 
     def read(self, network: Network, embedding: Tensor, beliefs: Any) -> dict[str, Tensor]:
         if self.reading == "kmeans":
             return {"subgroup": beliefs.proportions(embedding)}
         return {"subgroup": self.read_head(network, embedding, beliefs)}
-
-
-@dataclass(frozen=True)
-class CentroidsAndHyperplane(Centroids):
-    """The same, and the hyperplane between controls and patients."""
-
-    weights: Annotated[Tensor, Shape("dims")]
-    intercept: Annotated[Tensor, Shape()]
-
-    def diagnosis(self, z: Tensor) -> Tensor:
-        return Hyperplane(self.weights, self.intercept).logit(z).sigmoid()
-
-
-@dataclass(eq=False, repr=False)
-class DiagnosedAfterwards(ClusteredAfterwards):
-    """The diagnosis, too, is learned from the finished embedding, by logistic regression."""
-
-    beliefs_type: ClassVar[type] = CentroidsAndHyperplane
-    supports_distributed: ClassVar[bool] = False  # the regression needs everybody
-
-    def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> CentroidsAndHyperplane:
-        found = super().e_step(embedding, diagnosis, previous, epoch)
-        plane = logistic_hyperplane(embedding, diagnosis)
-        return CentroidsAndHyperplane(**vars(found), **vars(plane))
-
-    def read(self, network: Network, embedding: Tensor, beliefs: CentroidsAndHyperplane) -> dict[str, Tensor]:
-        ill = beliefs.diagnosis(self.project(network, embedding))
-        return {**super().read(network, embedding, beliefs), "diagnosis": ill}

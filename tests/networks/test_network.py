@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from phenogroups.networks.encoders import build_encoder
-from phenogroups.networks.heads import Teacher, projection
+from phenogroups.networks.network import Teacher, projection
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_a_teacher_moves_by_its_share_of_the_difference(student):
     teacher = Teacher(*student, decay=0.9)
     before = [weight.clone() for weight in teacher.parameters()]
     change(*student)
-    teacher.follow(*student)
+    teacher.update(*student)
     for was, now in zip(before, teacher.parameters(), strict=True):
         torch.testing.assert_close(now, was + 0.1)  # a tenth of the way to was + 1
     goals = [statistic for module in student for statistic in module.buffers()]

@@ -1,0 +1,66 @@
+"""The first subgroups of Deep UCSL: a vote of several encoders, or the split of a table's features.
+
+A split that only one encoder finds comes from its random weights.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phenogroups.clustering.communicator import LOCAL, Communicator
+from phenogroups.clustering.contrast import shared, specific_mixtures, specificity, thinned
+from phenogroups.clustering.first_split import FirstSplit, first_split
+from phenogroups.clustering.matching import adjusted_rand
+from phenogroups.clustering.mixture import tied_mixtures
+
+CANDIDATES = 5  # splits that each encoder proposes
+
+View = tuple[Tensor, Tensor]  # embeddings of the same patients and controls by one encoder
+
+
+def specificities(q: Tensor, patients: Tensor, controls: Tensor, comm: Communicator = LOCAL) -> list[float]:
+    """How much more each of several splits (splits, patients, K) separates these patients than controls."""
+    found = tied_mixtures(patients, q, max_iterations=0, comm=comm)
+    return specificity(found, thinned(patients, comm), thinned(controls, comm))
+
+
+def vote(views: list[View], n_subgroups: int, seed: int) -> tuple[int, Tensor, float] | None:
+    """The split that is most specific to patients on average over the encoders; None if no encoder proposes one.
+
+    Returns the encoder in which it is most specific, the posteriors of the patients, and the agreement of the others.
+    """
+    proposed = [_proposals(*view, n_subgroups, seed) for view in views]
+    candidates = [q for of_encoder in proposed for q in of_encoder]
+    if not candidates:
+        return None
+    by_encoder = torch.tensor([specificities(torch.stack(candidates), *view) for view in views])
+    # the root, so that one encoder with large values does not decide alone
+    specific = by_encoder.clamp_min(0).sqrt().mean(dim=0) * (1 - shared(candidates, views, seed=seed))
+    winner = int(specific.argmax())
+    q = candidates[winner]
+    others = [splits for splits in proposed if not any(split is q for split in splits)]
+    best = [max((_agreement(q, other) for other in splits), default=0.0) for splits in others]
+    return int(by_encoder[:, winner].argmax()), q, float(np.mean(best))
+
+
+def _proposals(patients: Tensor, controls: Tensor, n_subgroups: int, seed: int) -> list[Tensor]:
+    """The most specific splits in one embedding, as posteriors of the patients."""
+    found = specific_mixtures(thinned(patients), thinned(controls), n_subgroups, seed=seed)
+    return [mixture.log_posterior(patients.double()).exp() for mixture in found[:CANDIDATES]]
+
+
+def split_features(patients: Tensor, controls: Tensor, n_subgroups: int, seed: int) -> tuple[FirstSplit, float]:
+    """The split of a table's patients, and its mean agreement with the splits of two halves of the cohort.
+
+    The agreement is 0 where the halves are too small to be split.
+    """
+    split, agreement = first_split(patients, controls, n_subgroups, seed=seed), 0.0
+    if len(patients) // 2 >= 2 * n_subgroups and len(controls) // 2 >= 2:
+        halves = (first_split(patients[i::2], controls[i::2], n_subgroups, seed=seed) for i in (0, 1))
+        q = split.posterior(patients)
+        agreement = float(np.mean([_agreement(q, half.posterior(patients)) for half in halves]))
+    return split, agreement
+
+
+def _agreement(a: Tensor, b: Tensor) -> float:
+    return adjusted_rand(a.argmax(1), b.argmax(1), a.shape[1])
