@@ -115,7 +115,7 @@ def none_run(tmp_path_factory):
     choice = decide(criteria)
     with pytest.MonkeyPatch.context() as patch:  # encoders take their time, and are tested elsewhere
         vectors = np.random.default_rng(0).normal(size=(80, 5))
-        patch.setattr("phenogroups.workflows.discover.looked_at", lambda *_: (np.arange(80), vectors))
+        patch.setattr("phenogroups.workflows.discover.sample_vectors", lambda *_: (np.arange(80), vectors))
         for kind, shape in (("images", (1, 20, 20)), ("table", (15,))):
             report_none(a_cohort(shape), PlainKMeans(), folder / kind, choice, command="phenogroups discover x")
     return folder

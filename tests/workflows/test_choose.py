@@ -11,7 +11,7 @@ from phenogroups.cli.options import parse_subgroups
 from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.methods import DeepUCSL
-from phenogroups.workflows.choose import MOST_SUBJECTS, looked_at, number_of_subgroups
+from phenogroups.workflows.choose import MOST_SUBJECTS, sample_vectors, number_of_subgroups
 
 
 def table(cohort, path):
@@ -66,26 +66,26 @@ def test_a_wrong_number_is_refused_before_anything_is_read(words, tmp_path, caps
 def test_encoders_are_kept_and_used_again(tmp_path):
     cohort = drawn_digits(160, size=16, seed=0)
     method = DeepUCSL(steps=2, batch_size=32)
-    first = number_of_subgroups(cohort, method, most=2, kept=tmp_path / "kept")
+    first = number_of_subgroups(cohort, method, most=2, cache_dir=tmp_path / "kept")
     kept = sorted((tmp_path / "kept").iterdir())
     assert len(kept) == 3
     changed = np.load(kept[0])
     times = [path.stat().st_mtime_ns for path in kept]
-    again = number_of_subgroups(cohort, method, most=2, kept=tmp_path / "kept")
+    again = number_of_subgroups(cohort, method, most=2, cache_dir=tmp_path / "kept")
     assert times == [path.stat().st_mtime_ns for path in kept]
     pd.testing.assert_frame_equal(first.criteria, again.criteria)
-    rows, vectors = looked_at(cohort, method, tmp_path / "kept")  # what the page of none shows
+    rows, vectors = sample_vectors(cohort, method, tmp_path / "kept")  # what the page of none shows
     assert len(rows) == len(vectors) == 160
-    np.testing.assert_array_equal(vectors, looked_at(cohort, method, tmp_path / "kept")[1])
+    np.testing.assert_array_equal(vectors, sample_vectors(cohort, method, tmp_path / "kept")[1])
     np.save(kept[0], np.roll(changed, 1, axis=0))  # it is read, not only there
-    assert not np.allclose(vectors, looked_at(cohort, method, tmp_path / "kept")[1])
-    other = number_of_subgroups(cohort, method, most=2, kept=tmp_path / "kept")
+    assert not np.allclose(vectors, sample_vectors(cohort, method, tmp_path / "kept")[1])
+    other = number_of_subgroups(cohort, method, most=2, cache_dir=tmp_path / "kept")
     assert other.criteria["gap"][0] != first.criteria["gap"][0]
-    number_of_subgroups(cohort, DeepUCSL(steps=3, batch_size=32), most=2, kept=tmp_path / "kept")
+    number_of_subgroups(cohort, DeepUCSL(steps=3, batch_size=32), most=2, cache_dir=tmp_path / "kept")
     assert len([*(tmp_path / "kept").iterdir()]) == 6
 
 
-def test_truth_is_not_looked_at_and_large_cohorts_are_sampled():
+def test_truth_is_not_sample_vectors_and_large_cohorts_are_sampled():
     cohort = drawn_table(MOST_SUBJECTS + 500, 8, 2, separation=7, seed=0)
     blind = type(cohort)(cohort.inputs, cohort.diagnosis, covariates=cohort.covariates)
     one, two = (number_of_subgroups(c, DeepUCSL(), most=2) for c in (cohort, blind))

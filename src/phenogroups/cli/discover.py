@@ -217,7 +217,9 @@ class Discover(SearchOptions):
         from phenogroups.workflows.choose import number_of_subgroups
 
         with searching("looking for the number of subgroups") as progress:
-            return number_of_subgroups(cohort, method, least=least, most=most, kept=self.choosing, told=progress)
+            return number_of_subgroups(
+                cohort, method, least=least, most=most, cache_dir=self.choosing, progress=progress
+            )
 
 
 def set_threads(count: int) -> None:

@@ -16,16 +16,14 @@ from phenogroups.methods import DeepUCSL, Method, settings_of
 from phenogroups.training.em import embed_after_one_epoch
 from phenogroups.training.run import versions
 
-ENCODERS = 3  # that see everybody, each from other first weights
-MOST_SUBJECTS = (
-    3000  # that are looked at, half of them patients where there are as many; more cost time and tell little
-)
+ENCODERS = 3  # that are trained on all subjects, from different random weights
+MOST_SUBJECTS = 3000  # of a sample, half of them patients where there are enough; more would hardly change the answer
 OF_THE_NETWORK = (
     "encoder", "weights", "fine_tune", "backbone_rate", "augmentation", "batch_size", "steps", "learning_rate",
     "device", "precision", "seed",
 )  # fmt: skip
 
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 def number_of_subgroups(
@@ -34,8 +32,8 @@ def number_of_subgroups(
     *,
     least: int = 2,
     most: int = 6,
-    kept: str | Path | None = None,
-    told: Told = lambda _: None,
+    cache_dir: str | Path | None = None,
+    progress: Progress = lambda _: None,
 ) -> Choice:
     """Choose the number of subgroups among the patients of a cohort; 1 means that none were found.
 
@@ -49,9 +47,9 @@ def number_of_subgroups(
         Smallest number to consider.
     most
         Largest number to consider.
-    kept
+    cache_dir
         Folder for intermediate results, from which an interrupted search continues.
-    told
+    progress
         Called with a few words about each step.
 
     Returns
@@ -68,19 +66,21 @@ def number_of_subgroups(
     if not 2 <= least <= most:
         raise ValueError(f"Expected numbers of subgroups such as 2:6, from 2 on. Received: {least}:{most}.")
     cohort.require(most)
-    some = cohort[_rows(cohort, method.seed)]
-    embeddings = _embeddings(some, method, None if kept is None else Path(kept), told)
+    sample = cohort[_rows(cohort, method.seed)]
+    embeddings = _embeddings(sample, method, None if cache_dir is None else Path(cache_dir), progress)
     return choose(
-        embeddings, some.diagnosis, some.covariates, least=least, most=most, seed=method.seed, progress=told,
+        embeddings, sample.diagnosis, sample.covariates, least=least, most=most, seed=method.seed, progress=progress,
     )  # fmt: skip
 
 
-def looked_at(cohort: Cohort, method: Method, kept: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the subjects among whom subgroups were looked for, and their vectors (n, components) there."""
+def sample_vectors(
+    cohort: Cohort, method: Method, cache_dir: str | Path | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the subjects whose subgroups were counted, and their vectors (n, components)."""
     rows = _rows(cohort, method.seed)
-    some = cohort[rows]
-    embeddings = _embeddings(some, method, None if kept is None else Path(kept), lambda _: None)
-    return rows, disease_vectors(embeddings, some.is_patient, some.covariates).numpy()
+    sample = cohort[rows]
+    embeddings = _embeddings(sample, method, None if cache_dir is None else Path(cache_dir), lambda _: None)
+    return rows, disease_vectors(embeddings, sample.is_patient, sample.covariates).numpy()
 
 
 def _rows(cohort: Cohort, seed: int) -> np.ndarray:
@@ -92,22 +92,22 @@ def _rows(cohort: Cohort, seed: int) -> np.ndarray:
     return np.sort(np.concatenate([rng.permutation(ill)[:patients], rng.permutation(well)[:controls]]))
 
 
-def _embeddings(cohort: Cohort, method: Method, kept: Path | None, told: Told) -> list[np.ndarray]:
+def _embeddings(cohort: Cohort, method: Method, cache_dir: Path | None, progress: Progress) -> list[np.ndarray]:
     """The vectors in which numbers of subgroups are compared: features, or embeddings of images by several encoders."""
     if cohort.inputs.ndim == 2:
         return [np.asarray(cohort.inputs, np.float64)]
     known = {f.name for f in fields(method)}
     network = DeepUCSL(**{name: getattr(method, name) for name in OF_THE_NETWORK if name in known})
     encoder = network.choose_frozen_encoder(cohort.inputs)
-    if encoder is not None:  # a table like any other, and the same by every encoder of it
-        told("embedding images")
+    if encoder is not None:  # its embeddings are a table, and do not depend on random weights
+        progress("embedding images")
         return [network.embed_cohort(encoder, cohort.inputs, network.device).astype(np.float64)]
     seen = {"cohort": cohort.fingerprint, "settings": settings_of(network), "versions": versions()}
     digest = sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
     found, inputs = [], cohort.inputs
     for i in range(ENCODERS):
-        told(f"encoder {i + 1} of {ENCODERS}")
-        path = None if kept is None else kept / f"embedding-{digest}-{i}.npy"
+        progress(f"encoder {i + 1} of {ENCODERS}")
+        path = None if cache_dir is None else cache_dir / f"embedding-{digest}-{i}.npy"
         if path is not None and path.is_file():
             found.append(np.load(path, allow_pickle=False))
             continue

@@ -45,7 +45,7 @@ from phenogroups.training.run import (
     write_csv,
     write_model,
 )
-from phenogroups.workflows.choose import looked_at
+from phenogroups.workflows.choose import sample_vectors
 from phenogroups.workflows.predict import prediction_columns
 from phenogroups.workflows.weigh import weigh
 
@@ -287,7 +287,7 @@ def report_none(
     verdict = no_subgroups(choice)
     sentences = [verdict.sentence(), *choice_sentences(choice)[1:]]
     recipe = {"format": FORMAT, **_recipe(cohort, method, 0.0, dict(table or {}), command), "versions": versions()}
-    rows, vectors = looked_at(cohort, method, cache_dir)
+    rows, vectors = sample_vectors(cohort, method, cache_dir)
     with new_run_folder(folder) as partial:
         write_choice(partial, choice)
         write_json(partial / "verdict.json", verdict.as_json())
