@@ -29,7 +29,8 @@ SLOW_FILES = (
     "test_tutorials.py", "test_distributed.py", "test_examples.py", "test_resume.py", "test_contract.py",
     "test_determinism.py", "test_first_split.py", "test_cli.py", "test_browser.py", "test_readme.py",
     "test_discover.py", "test_frozen_encoder.py", "test_sklearn.py", "test_page.py", "test_reference.py",
-    "test_choose.py", "test_compare.py", "test_docs_data.py", "test_docs_site.py", "test_consensus.py", "test_deep_ucsl.py",
+    "test_choose.py", "test_compare.py", "test_docs_data.py", "test_docs_site.py", "test_consensus.py",
+    "test_deep_ucsl.py",
 )  # fmt: skip
 ORDER = {name: place for place, name in enumerate(SLOW_FILES)}
 
