@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phenogroups.data.batches import _rows, reading_ahead
+from phenogroups.data.batches import _read_rows, reading_ahead
 from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.data.stored import StoredRows
 from phenogroups.methods import METHODS, build_method
@@ -126,7 +126,7 @@ def test_rows_come_in_order_whatever_the_readers():
     wanted = [slice(first, first + 4) for first in range(0, 35, 4)]
     for workers in (0, 1, 4, 20):
         with reading_ahead(workers):
-            np.testing.assert_array_equal(np.concatenate(list(_rows(rows, iter(wanted)))), rows)
+            np.testing.assert_array_equal(np.concatenate(list(_read_rows(rows, iter(wanted)))), rows)
 
 
 def test_a_reader_that_fails_is_heard(tmp_path):
@@ -134,7 +134,7 @@ def test_a_reader_that_fails_is_heard(tmp_path):
     (tmp_path / "digits.npy").unlink()
     for workers in (0, 4):
         with reading_ahead(workers), pytest.raises(FileNotFoundError, match="the file is gone"):
-            list(_rows(stored, [slice(0, 5)]))
+            list(_read_rows(stored, [slice(0, 5)]))
 
 
 def test_fewer_readers_than_none():

@@ -57,7 +57,7 @@ def test_discover_says_no_subgroups_and_trains_nothing(tmp_path, capsys):
 @pytest.mark.parametrize("words", ["1", "1:3", "6:2", "two", "2:", ":3", "2:3:4", "0"])
 def test_a_wrong_number_is_refused_before_anything_is_read(words, tmp_path, capsys):
     if words == "2:":
-        assert SearchOptions(subgroups=words).range_of_subgroups() == (2, 2)
+        assert SearchOptions(cohort="drawn", subgroups=words).range_of_subgroups() == (2, 2)
         return
     assert cli.main(["discover", str(tmp_path / "absent.csv"), "--subgroups", words]) == 2
     assert "Expected --subgroups as a number from 2 on" in capsys.readouterr().err
