@@ -45,6 +45,8 @@ LEADING = (5, 10)  # principal axes of everybody that are whitened besides all o
 PATIENT_AXES = (10, 20)  # of these, the axes along which patients vary most
 SHRINKAGE = 0.3  # of the controls' covariance
 JUDGED = 50  # principal axes of everybody, as given and standardised, in which candidates are judged
+# of these, the elected split is tested in so many: noise on more axes than few patients can tell hides any gap
+PATIENTS_PER_TESTED_AXIS, FEWEST_TESTED = 12, 8
 WITHIN_SHRINKAGE = 0.2  # of the covariance within subgroups, towards that of all patients
 SMALL = 0.05  # share of the patients below which a subgroup must be far better supported than any larger split
 FAR_BETTER = 3.0  # times as wide a gap
@@ -92,7 +94,8 @@ class FirstSplit:
     agreement: float  # with the other spaces, from 0 to 1
     candidates: int  # among whom it was elected
     labels: Tensor  # (patients,)
-    folds: list[Fold]
+    tested: Judgement  # of the elected split, in as many axes as the patients can tell
+    folds: list[Fold]  # in these axes
     space: "_Space"
     mixture: TiedMixture  # in that space, of the labels that were elected
 
@@ -105,7 +108,7 @@ class FirstSplit:
 def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0) -> FirstSplit:
     """The elected candidate; of large cohorts, `SEARCHED` patients and controls are enough."""
     patients, controls = patients.cpu().double(), controls.cpu().double()
-    judge = _Judge(patients, controls, n_subgroups, seed)
+    judge = _Judge(patients, controls, n_subgroups, seed, JUDGED)
     found = [
         (space, number, labels)
         for number, space in enumerate(_spaces(patients, controls))
@@ -118,7 +121,11 @@ def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: i
     mixture = tied_mixture(
         space(patients), n_subgroups, start=F.one_hot(labels, n_subgroups).double(), max_iterations=0
     )
-    return FirstSplit(judged[winner], float(agreed[winner]), len(found), labels, judge.folds(labels), space, mixture)
+    axes = min(max(len(patients) // PATIENTS_PER_TESTED_AXIS, FEWEST_TESTED), JUDGED)
+    test = _Judge(patients, controls, n_subgroups, seed, axes)
+    return FirstSplit(
+        judged[winner], float(agreed[winner]), len(found), labels, test(labels), test.folds(labels), space, mixture
+    )
 
 
 def elect(judged: list[Judgement], agreed: np.ndarray) -> int:
@@ -235,12 +242,12 @@ def neighbour_clusters(z: Tensor, k: int, seed: int) -> Tensor:
 class _Judge:
     """What all candidates are compared by: linear discriminants of half of the patients, applied to the other half."""
 
-    def __init__(self, patients: Tensor, controls: Tensor, n_subgroups: int, seed: int) -> None:
+    def __init__(self, patients: Tensor, controls: Tensor, n_subgroups: int, seed: int, axes: int) -> None:
         everybody = torch.cat([patients, controls])
         deviation = _deviation(everybody)
-        parts = [principal_axes(everybody, scale, JUDGED)[1] for scale in (torch.ones_like(deviation), 1 / deviation)]
-        axes = torch.cat(parts, dim=1)
-        x, y = (patients - patients.mean(0)) @ axes, (controls - patients.mean(0)) @ axes
+        parts = [principal_axes(everybody, scale, axes)[1] for scale in (torch.ones_like(deviation), 1 / deviation)]
+        basis = torch.cat(parts, dim=1)
+        x, y = (patients - patients.mean(0)) @ basis, (controls - patients.mean(0)) @ basis
         values, vectors = torch.linalg.eigh(torch.atleast_2d(torch.cov(x.T)))
         loud = values > 1e-8 * values.max()
         whitening = vectors[:, loud] / values[loud].sqrt()

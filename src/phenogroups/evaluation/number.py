@@ -87,12 +87,12 @@ def choose(
 def evidence(split: FirstSplit, seed: int) -> dict[str, float]:
     """What the rule is about, of one number of subgroups."""
     return {
-        "gap": split.judgement.gap,
-        "gap_of_smaller": split.judgement.of_smaller,
+        "gap": split.tested.gap,
+        "gap_of_smaller": split.tested.of_smaller,
         "p_gap": p_gap(split, seed=seed),
         "p_shuffled": p_shuffled(split, seed=seed),
         "agreement": split.agreement,
-        "smallest": split.judgement.smallest,
+        "smallest": split.tested.smallest,
     }
 
 
