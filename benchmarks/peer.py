@@ -43,7 +43,7 @@ def sklearn_kmeans(x, y, new, k, seed):
 def sklearn_mixture(x, y, new, k, seed):
     from sklearn.mixture import GaussianMixture
 
-    patients = x[y == 1].reshape(-1, x[0].size)
+    patients = x[y == 1].reshape(-1, x[0].size).astype(float)
     return GaussianMixture(k, random_state=seed).fit(patients).predict(new.reshape(len(new), -1))
 
 
@@ -131,6 +131,14 @@ def main() -> None:
     )
     np.savez(told, labels=np.asarray(labels), about=json.dumps(about))
     del kept
+
+
+def peak_memory_mb() -> float:
+    """Of this process alone: on Linux, getrusage begins with the memory of the process that started it."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        return next(int(line.split()[1]) for line in status.open() if line.startswith("VmHWM")) / 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** (20 if sys.platform == "darwin" else 10)
 
 
 def define_vision_operators():
