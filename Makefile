@@ -11,9 +11,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 CLOSE := tests/clustering tests/methods/test_contract.py tests/methods/test_ids.py tests/workflows/test_discover.py \
 	tests/workflows/test_predict.py tests/test_distributed.py
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
+PEERS := build/peers-venv
 BENCHMARKS := estep training_speed epoch_cost memory predict report ranks
 
-.PHONY: demo test suite docs narrow check benchmark clean
+.PHONY: demo test suite docs narrow check benchmark peers clean
 
 demo: $(INSTALLED)
 	$(BIN)/phenogroups demo --overwrite
@@ -44,6 +45,19 @@ benchmark: $(INSTALLED)
 	$(PIP) --editable '.[benchmark]'
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit; done
 	$(BIN)/python benchmarks/performance.py
+
+# Deep UCSL beside methods of other packages, which have an environment of their own; cohorts are looked for in
+# PHENOGROUPS_DATA. A package that cannot be installed is named in the table
+peers: $(INSTALLED) $(PEERS)/installed
+	$(BIN)/python benchmarks/peers.py --python $(PEERS)/bin/python
+
+# mlni does not name what it imports; nidl asks for an older scikit-learn, without which it runs too
+$(PEERS)/installed: constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	for names in scikit-learn torch clustpy 'mlni nibabel tensorboardX' 'pytorch-lightning toml einops timm simpleitk' \
+		'--no-deps nidl'; do $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt $$names || echo "$$names could not be installed"; done
+	touch $@
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 
 from phenogroups.cli import say
 
-# Subgroup B-ACC, mean and deviation over three initialisations (paper, tables of MNIST 7 and pneumonia)
+# Subgroup B-ACC, mean and deviation over three initialisations (paper, tables of MNIST 7, pneumonia and OCT)
 PUBLISHED: dict[str, dict[str, str]] = {
     "mnist7": {
         "deep_cluster": "0.540 ± 0.032", "pcl": "0.555 ± 0.018", "morpho_pcl": "0.732 ± 0.027",
@@ -32,6 +32,13 @@ PUBLISHED: dict[str, dict[str, str]] = {
         "foundation": "0.813", "deep_ucsl_paper_without_sinkhorn": "0.847 ± 0.037", "deep_ucsl_paper": "0.835 ± 0.007",
         "deep_ucsl": "0.835 ± 0.007", "supervised_upper_bound": "0.891 ± 0.005",
     },
+    "oct": {
+        "deep_cluster": "0.593 ± 0.052", "pcl": "0.428 ± 0.022", "swav": "0.563 ± 0.073", "scan": "0.449 ± 0.045",
+        "simclr": "0.578 ± 0.009", "byol": "0.337 ± 0.002", "vae_ucsl": "0.585 ± 0.026",
+        "classifier": "0.371 ± 0.009", "supcon": "0.618 ± 0.002", "ws_deep_cluster": "0.554 ± 0.060",
+        "foundation": "0.365", "deep_ucsl_paper_without_sinkhorn": "0.345 ± 0.003", "deep_ucsl_paper": "0.626 ± 0.010",
+        "deep_ucsl": "0.626 ± 0.010", "supervised_upper_bound": "0.971 ± 0.004",
+    },
     "drawn": {},
 }  # fmt: skip
 COLUMNS = {"class_bacc": "Class", "subgroup_bacc": "Subgroup", "overall_bacc": "Overall", "ari": "ARI"}
@@ -41,7 +48,7 @@ COLUMNS = {"class_bacc": "Class", "subgroup_bacc": "Subgroup", "overall_bacc": "
 class BesidePaper:
     """Print a comparison as Markdown, with the paper's Subgroup B-ACC as a column."""
 
-    cohort: Positional[Literal["mnist7", "pneumonia", "drawn"]]
+    cohort: Positional[Literal["mnist7", "pneumonia", "oct", "drawn"]]
     folder: Annotated[Positional[Path], arg(metavar="FOLDER")]
     """Written by phenogroups compare."""
 

@@ -120,3 +120,22 @@ def test_strangers_of_drawn_pictures(script, tmp_path, capsys):
         ("lite0", "drawn", "drawn"), ("look", "drawn", "drawn"),
     ]  # fmt: skip
     assert cells[0]["known"] == 24
+
+
+def test_peers_run_by_turns_and_one_that_cannot_says_why(script, tmp_path, capsys, monkeypatch):
+    peers, out = script("peers"), tmp_path / "peers.json"
+    monkeypatch.setattr(peers, "PAIRS", ((0, 1),))
+    asked = {"cohorts": ("digit pairs",), "peers": ("sklearn_kmeans", "clustpy_dec"), "seeds": 2, "json": out}
+    peers.Peers(**asked).run()  # in the environment of the package, which has no ClustPy
+    assert "2 failed, such as digits-0-1, seed 0: ModuleNotFoundError: No module named 'clustpy'" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    kmeans, dec = json.loads(out.read_text())["summary"]
+    assert (kmeans["runs"], dec["runs"], dec["subgroup_bacc"]) == (2, 0, None)
+    assert kmeans["subgroup_bacc"]["worst"] > 0.9
+    assert kmeans["peak_memory_mb"]["mean"] > 10
+    assert peers.lines_of_user_code()["sklearn_kmeans"] == 3
+    first = out.read_text()
+    monkeypatch.setattr(peers.Peers, "one", lambda *_: {"error": "was run again"})
+    peers.Peers(**{**asked, "peers": ("sklearn_kmeans",)}, resume=True).run()
+    assert json.loads(out.read_text())["runs"] == json.loads(first)["runs"]
