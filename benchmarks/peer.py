@@ -1,4 +1,4 @@
-"""One method on one cohort, as its user writes it: python benchmarks/peer.py METHOD IN.npz OUT.npz SEED SECONDS.
+"""One method on one cohort, as its user writes it: python benchmarks/peer.py METHOD IN.npz OUT.npz SEED LIMIT.
 
 Started by benchmarks/peers.py in the environment of phenogroups or in that of its peers, so nothing of either is
 imported above. Each function below gets the inputs and the diagnosis of those trained on (1: patient), the inputs of
@@ -9,7 +9,6 @@ are counted as lines of user code.
 import importlib
 import json
 import resource
-import signal
 import sys
 import tempfile
 import time
@@ -113,7 +112,8 @@ def nidl_simclr(x, y, new, k, seed):
 
 def main() -> None:
     name, given, told, seed, limit = sys.argv[1:]
-    signal.alarm(int(limit))  # ends this process, whatever library it is in
+    # ends this process by SIGXCPU, whatever library it is in; other programs on the machine do not count
+    resource.setrlimit(resource.RLIMIT_CPU, (int(limit), resource.RLIM_INFINITY))
     with np.load(given) as stored:
         x, y, new, place, k = (stored[key] for key in ("x", "y", "new", "place", "k"))
     if name in WITHOUT_PREDICTION:
@@ -126,9 +126,7 @@ def main() -> None:
     began, computed = time.perf_counter(), time.process_time()
     labels = globals()[name](x, y, new, int(k), int(seed))
     about = {"seconds": time.perf_counter() - began, "processor_seconds": time.process_time() - computed}
-    about["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** (
-        20 if sys.platform == "darwin" else 10
-    )
+    about["peak_memory_mb"] = peak_memory_mb()
     np.savez(told, labels=np.asarray(labels), about=json.dumps(about))
     del kept
 

@@ -38,7 +38,7 @@ PEER = Path(__file__).with_name("peer.py")
 OURS = "phenogroups_deep_ucsl"
 KEY = ("cohort", "part", "seed", "peer")  # what names a run
 COLUMNS = ("subgroup_bacc", "seconds", "processor_seconds", "peak_memory_mb")
-OUT_OF_TIME = (-14, 142)  # exit codes of SIGALRM, seen directly and through a command such as nice
+OUT_OF_TIME = (-24, 152)  # exit codes of SIGXCPU, seen directly and through a command such as nice
 
 Name = Literal["mnist7", "digit pairs", "pneumonia"]
 Parts = tuple[Cohort, Cohort]  # who is trained on, and the patients to assign
@@ -59,7 +59,7 @@ class Peers:
     seeds: int = 3
     """How many: 0, 1, 2, ..."""
     limit: int = 300
-    """Seconds that one run may take."""
+    """Processor seconds that one run may take."""
     before: str = ""
     """A command to start each run by, such as "nice -n 10"."""
     resume: bool = False
@@ -117,7 +117,7 @@ class Peers:
             command = map(str, (python, PEER, peer, given, told, seed, self.limit))
             done = subprocess.run([*shlex.split(self.before), *command], capture_output=True, text=True, cwd=folder)
             if done.returncode in OUT_OF_TIME:
-                return {"error": f"not finished within {self.limit} s"}
+                return {"error": f"not finished within {self.limit} processor seconds"}
             if done.returncode:
                 return {"error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
             with np.load(told) as stored:

@@ -133,7 +133,8 @@ def test_peers_run_by_turns_and_one_that_cannot_says_why(script, tmp_path, capsy
     kmeans, dec = json.loads(out.read_text())["summary"]
     assert (kmeans["runs"], dec["runs"], dec["subgroup_bacc"]) == (2, 0, None)
     assert kmeans["subgroup_bacc"]["worst"] > 0.9
-    assert kmeans["peak_memory_mb"]["mean"] > 10
+    # that of the run itself, and not of this process, which has torch in memory
+    assert 10 < kmeans["peak_memory_mb"]["mean"] < 0.8 * script("common").peak_memory_mb()
     assert peers.lines_of_user_code()["sklearn_kmeans"] == 3
     first = out.read_text()
     monkeypatch.setattr(peers.Peers, "one", lambda *_: {"error": "was run again"})
