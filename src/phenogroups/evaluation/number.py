@@ -28,7 +28,7 @@ WINSORISE = 2.5  # deviations beyond which a coordinate is pulled in
 KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be known to be taken out
 # the rule: a number of subgroups passes if
 GAP = 0.03  # between any two subgroups this share of their patients is missing, beyond what is missing in controls,
-GAP_OF_SMALLER = 0.1  # and this share of the smaller of the two,
+GAP_OF_SMALLER = 0.05  # and this share of the smaller of the two,
 GAP_SHARE = (
     0.4  # which is at least this much of what a smaller number of subgroups has: variants of one kind have less,
 )
