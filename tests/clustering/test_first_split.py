@@ -16,6 +16,7 @@ from phenogroups.clustering.first_split import (
     agreement,
     elect,
     first_split,
+    similarity,
 )
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn_brains import drawn_brains
@@ -164,17 +165,19 @@ def test_a_gap_counts_from_some_width_on():
 
 def test_of_two_gaps_the_one_that_other_spaces_find_again_is_elected():
     labels = [HALVES, THIRDS, changed(THIRDS, 4, 0), changed(THIRDS, 4, 1)]
-    assert elect([judged(0.2), judged(0.17), judged(0.16), judged(0.16)], agreement(labels, np.arange(4))) == 1
+    agreed = agreement(similarity(labels), np.arange(4))
+    assert elect([judged(0.2), judged(0.17), judged(0.16), judged(0.16)], agreed) == 1
     # a far wider gap that is found again in part is enough
     labels[1] = changed(HALVES, 40, 2)
-    assert elect([judged(0.6), judged(0.1), judged(0.16), judged(0.16)], agreement(labels, np.arange(4))) == 0
+    agreed = agreement(similarity(labels), np.arange(4))
+    assert elect([judged(0.6), judged(0.1), judged(0.16), judged(0.16)], agreed) == 0
 
 
 def test_a_narrow_gap_that_no_other_space_shows_does_not_count():
     labels = [HALVES, THIRDS, changed(THIRDS, 4, 0), changed(THIRDS, 4, 1)]
     narrow = judged(0.04, smallest=0.1)
     assert narrow.has_gap
-    assert elect([narrow, judged(), judged(), judged()], agreement(labels, np.arange(4))) == 1
+    assert elect([narrow, judged(), judged(), judged()], agreement(similarity(labels), np.arange(4))) == 1
     assert elect([narrow, judged(), judged(), judged()], np.ones(4)) == 0
 
 
@@ -211,7 +214,7 @@ def test_agreement_is_that_of_the_best_split_of_each_other_space():
     labels = [HALVES, THIRDS, changed(HALVES, 10, 0), THIRDS, changed(THIRDS, 10, 1)]
     spaces = np.array([0, 0, 1, 1, 2])
     index = [[adjusted_rand_score(a, b) for b in labels] for a in labels]
-    assert agreement(labels, spaces) == pytest.approx(
+    assert agreement(similarity(labels), spaces) == pytest.approx(
         [
             (index[0][2] + index[0][4]) / 2,
             (index[1][3] + index[1][4]) / 2,
@@ -220,19 +223,19 @@ def test_agreement_is_that_of_the_best_split_of_each_other_space():
             (index[4][1] + index[4][3]) / 2,
         ]
     )
-    assert agreement(labels[:2], spaces[:2]).tolist() == [1, 1]  # one space
+    assert agreement(similarity(labels[:2]), spaces[:2]).tolist() == [1, 1]  # one space
 
 
 def test_without_a_gap_the_split_that_other_spaces_find_again_is_elected():
     unsteady = [changed(HALVES, 40, seed) for seed in (2, 3, 4)]
     labels = [*unsteady, changed(THIRDS, 4, 0), THIRDS, changed(THIRDS, 4, 1)]
-    assert elect([judged()] * 6, agreement(labels, np.array([0, 1, 2, 0, 1, 2]))) == 4
+    assert elect([judged()] * 6, agreement(similarity(labels), np.array([0, 1, 2, 0, 1, 2]))) == 4
 
 
 def test_without_a_gap_small_subgroups_do_not_count():
     small = judged(smallest=SMALL / 2)
     labels = [THIRDS, changed(THIRDS, 2, 0), changed(THIRDS, 2, 1), changed(HALVES, 30, 0), changed(HALVES, 30, 1)]
-    agreed = agreement(labels, np.array([0, 1, 2, 0, 1]))
+    agreed = agreement(similarity(labels), np.array([0, 1, 2, 0, 1]))
     assert elect([judged()] * 5, agreed) == 0
     assert elect([small, small, small, judged(), judged()], agreed) >= 3
     assert elect([small, small, small, small, judged()], agreed) == 4
@@ -288,3 +291,13 @@ def test_regions_of_a_brain_that_say_much_the_same_are_no_hindrance(seed):
     ill = torch.as_tensor(cohort.is_patient)
     labels = labels_of(first_split(table[ill], table[~ill], 2), table[ill])
     assert balanced_accuracy(labels, cohort.truth[cohort.is_patient]) >= 0.95
+
+
+def test_splits_that_agree_count_together():
+    apart = drawn_table(300, 12, 2, separation=8, seed=0)
+    cloud = drawn_table(300, 12, 1, seed=0)
+    found = {}
+    for name, cohort in (("apart", apart), ("cloud", cloud)):
+        x, ill = torch.as_tensor(cohort.inputs), torch.as_tensor(cohort.is_patient)
+        found[name] = first_split(x[ill], x[~ill], 2).different
+    assert 1 <= found["apart"] < 10 < found["cloud"]

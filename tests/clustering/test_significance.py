@@ -13,11 +13,11 @@ from phenogroups.clustering.significance import p_gap, p_shuffled, upper_tail
 from phenogroups.clustering.surrogates import without_groups
 
 
-def split(folds, candidates=1):
-    return SimpleNamespace(folds=folds, candidates=candidates)
+def split(folds, different=1):
+    return SimpleNamespace(folds=folds, different=different)
 
 
-def of_two(patients, controls, candidates=1):
+def of_two(patients, controls, different=1):
     """A split into two subgroups along one axis."""
     rng = np.random.default_rng(0)
     found = []
@@ -25,7 +25,7 @@ def of_two(patients, controls, candidates=1):
         ill, well = (torch.as_tensor(draw(rng)) for draw in (patients, controls))
         scores = (torch.stack([-x, x], dim=1) for x in (ill, well))
         found.append(Fold(next(scores), (ill > 0).long(), next(scores)))
-    return split(found, candidates)
+    return split(found, different)
 
 
 def apart(rng):

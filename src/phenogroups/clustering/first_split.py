@@ -92,7 +92,7 @@ class Fold:
 class FirstSplit:
     judgement: Judgement
     agreement: float  # with the other spaces, from 0 to 1
-    candidates: int  # among whom it was elected
+    different: float  # how many different splits it was elected among; splits that agree count together
     labels: Tensor  # (patients,)
     tested: Judgement  # of the elected split, in as many axes as the patients can tell
     folds: list[Fold]  # in these axes
@@ -115,7 +115,8 @@ def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: i
         for labels in _clusterings(space(patients).float(), n_subgroups, space, seed)
     ]
     judged = [judge(labels) for *_, labels in found]
-    agreed = agreement([labels for *_, labels in found], np.array([number for _, number, _ in found]))
+    alike = similarity([labels for *_, labels in found])
+    agreed = agreement(alike, np.array([number for _, number, _ in found]))
     winner = elect(judged, agreed)
     space, _, labels = found[winner]
     mixture = tied_mixture(
@@ -123,8 +124,9 @@ def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: i
     )
     axes = min(max(len(patients) // PATIENTS_PER_TESTED_AXIS, FEWEST_TESTED), JUDGED)
     test = _Judge(patients, controls, n_subgroups, seed, axes)
+    different = float((1 / alike.clip(min=0).sum(axis=1)).sum())  # n equal splits count 1 / n each
     return FirstSplit(
-        judged[winner], float(agreed[winner]), len(found), labels, test(labels), test.folds(labels), space, mixture
+        judged[winner], float(agreed[winner]), different, labels, test(labels), test.folds(labels), space, mixture
     )
 
 
@@ -142,15 +144,21 @@ def elect(judged: list[Judgement], agreed: np.ndarray) -> int:
     return int(np.where(large, agreed, -np.inf).argmax())
 
 
-def agreement(labels: list[Tensor], spaces: np.ndarray) -> np.ndarray:
-    """(splits,): the mean, over the other spaces, of the best adjusted Rand index with a split found there; at least 0.
+def similarity(labels: list[Tensor]) -> np.ndarray:
+    """(splits, splits): adjusted Rand indices of all pairs."""
+    alike = adjusted_rand_matrix(torch.stack(labels), 1 + max(int(split.max()) for split in labels)).numpy()
+    np.fill_diagonal(alike, 1.0)
+    return alike
+
+
+def agreement(alike: np.ndarray, spaces: np.ndarray) -> np.ndarray:
+    """(splits,): the mean, over the other spaces, of the largest similarity with a split found there; at least 0.
 
     1 where there is one space only.
     """
-    alike = adjusted_rand_matrix(torch.stack(labels), 1 + max(int(split.max()) for split in labels)).numpy()
     best = np.stack([alike[:, spaces == space].max(axis=1) for space in np.unique(spaces)], axis=1)
     others = best.shape[1] - 1
-    return np.maximum((best.sum(axis=1) - 1) / others, 0.0) if others else np.ones(len(labels))
+    return np.maximum((best.sum(axis=1) - 1) / others, 0.0) if others else np.ones(len(alike))
 
 
 @dataclass(frozen=True)

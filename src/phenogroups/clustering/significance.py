@@ -2,7 +2,8 @@
 
 Both tests use the scores of patients whom the discriminants were not fitted to (`first_split.Fold`), so that no
 subgroups have to be searched for in simulated cohorts. Every pair of subgroups must pass, so the largest p of a pair
-is the p of a split. The split was elected among many, so that its p is multiplied by their number (Bonferroni).
+is the p of a split. The split was elected among many, so that its p is multiplied by the number of
+different ones (Bonferroni).
 """
 
 from itertools import combinations
@@ -43,7 +44,7 @@ def p_shuffled(split: FirstSplit, *, shuffles: int = 99, seed: int = 0) -> float
 
 
 def _of_elected(p: float, split: FirstSplit) -> float:
-    return float(min(max(p * split.candidates, SMALLEST_P), 1.0))
+    return float(min(max(p * split.different, SMALLEST_P), 1.0))
 
 
 def _pairs(folds: list[Fold]) -> list[tuple[int, int]]:
