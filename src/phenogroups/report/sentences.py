@@ -30,7 +30,7 @@ def choice_sentences(choice: Choice) -> list[str]:
     if choice.subgroups > 1:
         said.append(
             "If the diagnosis is shuffled among all subjects, groups that divide the patients so much more clearly "
-            f"than the controls appear with a probability of {choice.p_shuffled:.2g} (estimated from 19 shuffles)."
+            f"than the controls appear with a probability of {choice.p_shuffled:.2g}."
         )
     return said
 
