@@ -4,6 +4,7 @@ Each process reads, augments and encodes its rows of every batch, and DDP averag
 written so that its mean over processes is the loss of the whole batch (`phenogroups.losses`).
 """
 
+import atexit
 import os
 from dataclasses import dataclass
 from datetime import timedelta
@@ -82,6 +83,8 @@ def launch(devices: int | None = None, nodes: int | None = None, device: str = "
         with lost_process_explained(devices * nodes):
             fabric = Fabric(accelerator=device, devices=devices, num_nodes=nodes, strategy=_strategy())
             fabric.launch()
+            # threads of the process group that still run when the interpreter ends would abort the process
+            atexit.register(dist.destroy_process_group)
             comm = Communicator(dist.get_rank(), dist.get_world_size(), fabric.device)
             _launched = _Launched(comm, devices, nodes, dist.new_group(timeout=READING_TIMEOUT))
     return _launched.comm
