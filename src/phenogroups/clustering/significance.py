@@ -2,8 +2,8 @@
 
 Both tests use the scores of patients whom the discriminants were not fitted to (`first_split.Fold`), so that no
 subgroups have to be searched for in simulated cohorts. Every pair of subgroups must pass, so the largest p of a pair
-is the p of a split. The split was elected among many, so that its p is multiplied by the number of
-different ones (Bonferroni).
+is the p of a split. The split was elected among many, so that its p is multiplied by the number of different ones
+(Bonferroni).
 """
 
 from itertools import combinations
@@ -62,7 +62,7 @@ def _p_of_pair(folds: list[tuple[Tensor, Tensor]], simulations: int, rng: np.ran
 
 
 def _p_of_contrast(folds: list[Fold], pair: tuple[int, int], shuffles: int, rng: np.random.Generator) -> float:
-    wider, shuffled = 0.0, np.zeros(shuffles)
+    wider = np.zeros(1 + shuffles)  # by how much among patients, of the true diagnosis first
     for fold in folds:
         scores = torch.cat([fold.patients, fold.controls])
         is_patient = torch.arange(len(scores)) < len(fold.patients)
@@ -70,17 +70,14 @@ def _p_of_contrast(folds: list[Fold], pair: tuple[int, int], shuffles: int, rng:
         among = (nearest == pair[0]) | (nearest == pair[1])
         if (among & ~is_patient).sum() < FEWEST_CONTROLS:
             among |= ~is_patient
-        values = (scores[:, pair[0]] - scores[:, pair[1]])[among][None]
-        diagnosis = is_patient[among].to(values)
-        shuffled_diagnoses = rng.permuted(np.tile(diagnosis.numpy(), (shuffles, 1)), axis=1)
-        for each in (diagnosis[None], torch.as_tensor(shuffled_diagnoses)):
-            difference = (gap(values.expand_as(each), each) - gap(values.expand_as(each), 1 - each)).numpy()
-            if len(each) == 1:
-                wider += difference.item()
-            else:
-                shuffled += difference
+        diagnosis = np.tile(is_patient[among].numpy(), (1 + shuffles, 1))
+        diagnosis[1:] = rng.permuted(diagnosis[1:], axis=1)
+        patients = torch.as_tensor(diagnosis).to(scores)
+        values = (scores[:, pair[0]] - scores[:, pair[1]])[among].expand_as(patients)
+        wider += (gap(values, patients) - gap(values, 1 - patients)).numpy()
+    truly, shuffled = wider[0], wider[1:]
     spread = max(shuffled.std(ddof=1) * np.sqrt(1 + 1 / shuffles), 1e-12)
-    return float(student.sf((wider - shuffled.mean()) / spread, shuffles - 1))
+    return float(student.sf((truly - shuffled.mean()) / spread, shuffles - 1))
 
 
 def upper_tail(value: float, simulated: np.ndarray) -> float:
