@@ -13,11 +13,13 @@ from phenogroups.clustering.first_split import (
     SMALL,
     FirstSplit,
     Judgement,
+    _Judge,
     agreement,
     elect,
     first_split,
     similarity,
 )
+from phenogroups.clustering.significance import p_gap
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn_brains import drawn_brains
 from phenogroups.data.examples.drawn_table import drawn_table
@@ -301,3 +303,35 @@ def test_splits_that_agree_count_together():
         x, ill = torch.as_tensor(cohort.inputs), torch.as_tensor(cohort.is_patient)
         found[name] = first_split(x[ill], x[~ill], 2).different
     assert 1 <= found["apart"] < 10 < found["cloud"]
+
+
+def test_a_split_is_tested_by_scores_of_everybody_who_was_held_out():
+    patients, controls = parts(drawn_table(160, 8, 2, separation=6.0, seed=3))
+    scores = first_split(patients, controls, 2).held_out
+    assert scores is not None
+    assert (len(scores.patients), len(scores.controls)) == (len(patients), len(controls))
+    assert (scores.patients.argmax(1) == scores.labels).float().mean() > 0.9  # centred between the subgroups
+
+
+def test_discriminants_that_fit_noise_do_not_score_what_they_were_fitted_to():
+    rng = np.random.default_rng(0)
+    patients, controls = (torch.as_tensor(rng.normal(size=(60, 40))).double() for _ in range(2))
+    labels = torch.as_tensor(rng.integers(0, 2, 60))
+    scores = _Judge(patients, controls, 2, seed=0, axes=50).held_out(labels)
+    assert scores is not None
+    assert (scores.patients.argmax(1) == scores.labels).float().mean() < 0.7  # discriminants of all fit all of them
+
+
+def test_a_subgroup_of_one_is_not_tested():
+    patients, controls = parts(drawn_table(60, seed=0))
+    labels = torch.zeros(len(patients), dtype=torch.long)
+    labels[0] = 1
+    judge = _Judge(patients.double(), controls.double(), 2, seed=0, axes=8)
+    assert judge.held_out(labels) is None
+    assert judge(labels) == Judgement(0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_small_subgroup_of_a_small_cohort_passes_the_test(seed):
+    split = first_split(*parts(drawn_table(240, subgroups=2, sizes=(0.2, 0.8), separation=6.0, seed=seed)), 2)
+    assert p_gap(split) <= 0.01

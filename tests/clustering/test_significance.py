@@ -7,25 +7,22 @@ import pytest
 import torch
 from scipy.stats import gamma
 
-from phenogroups.clustering.first_split import Fold
+from phenogroups.clustering.first_split import HeldOut
 from phenogroups.clustering.gap import gap
 from phenogroups.clustering.significance import p_gap, p_shuffled, upper_tail
 from phenogroups.clustering.surrogates import without_groups
 
 
-def split(folds, different=1):
-    return SimpleNamespace(folds=folds, different=different)
+def split(held_out, different=1):
+    return SimpleNamespace(held_out=held_out, different=different)
 
 
 def of_two(patients, controls, different=1):
     """A split into two subgroups along one axis."""
     rng = np.random.default_rng(0)
-    found = []
-    for _ in range(2):
-        ill, well = (torch.as_tensor(draw(rng)) for draw in (patients, controls))
-        scores = (torch.stack([-x, x], dim=1) for x in (ill, well))
-        found.append(Fold(next(scores), (ill > 0).long(), next(scores)))
-    return split(found, different)
+    ill, well = (torch.as_tensor(draw(rng)) for draw in (patients, controls))
+    scores = [torch.stack([-x, x], dim=1) for x in (ill, well)]
+    return split(HeldOut(scores[0], (ill > 0).long(), scores[1]), different)
 
 
 def apart(rng):
@@ -72,9 +69,9 @@ def test_every_pair_must_have_a_gap():
     scores = torch.as_tensor(rng.normal(size=(300, 3))) + 6 * torch.eye(3)[labels]
     merged = torch.as_tensor(rng.normal(size=(300, 3))) + 6 * torch.eye(3)[labels.clamp(max=1)]
     controls = torch.as_tensor(rng.normal(size=(300, 3)))
-    assert p_gap(split([Fold(scores, labels, controls)])) <= 0.01
-    assert p_gap(split([Fold(merged, labels, controls)])) > 0.01
-    assert p_gap(split([])) == p_shuffled(split([])) == 1  # a subgroup was too small for discriminants
+    assert p_gap(split(HeldOut(scores, labels, controls))) <= 0.01
+    assert p_gap(split(HeldOut(merged, labels, controls))) > 0.01
+    assert p_gap(split(None)) == p_shuffled(split(None)) == 1  # a subgroup was too small for discriminants
 
 
 def test_surrogates_keep_covariance_and_lose_groups():

@@ -20,7 +20,7 @@ patients form a continuum, and agreement alone decides.
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import combinations
 
 import numpy as np
@@ -53,10 +53,11 @@ FAR_BETTER = 3.0  # times as wide a gap
 # From where on a gap is one: the share of two subgroups' patients that would fill the valley between them, in all and
 # of the smaller subgroup. Patients without subgroups reached 0.04 of all and 0.05 of the smaller (50 to 500 patients)
 GAP, GAP_OF_SMALLER = 0.025, 0.14
-FOLDS = 2
+PARTS, TESTED_PARTS = 2, 10  # of the patients, each scored by discriminants of the others: in the election and the test
 STARTS, OPTIMA = 4, 12  # of K-means, and of mixtures that begin on a few axes, in each space
 NEIGHBOURS, FEW_NEIGHBOURS, FEW = 40, 20, 300  # of each patient in the graph, and of each where patients are few
 FEWEST = 10  # patients of whom a graph is made
+FEWEST_OF_SUBGROUP = 2  # patients of a subgroup to fit a discriminant to
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,14 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Fold:
-    """Linear discriminants of one part of the patients, applied to the other part and to the controls.
+class HeldOut:
+    """Scores by linear discriminants that were fitted to other patients.
 
-    The difference of two columns of the scores tells these two subgroups apart.
+    The difference of two columns tells these two subgroups apart.
     """
 
-    patients: Tensor  # (held-out patients, subgroups): scores
-    labels: Tensor  # (held-out patients,)
+    patients: Tensor  # (patients, subgroups): scores
+    labels: Tensor  # (patients,)
     controls: Tensor  # (controls, subgroups): scores
 
     def pair(self, a: int, b: int) -> tuple[Tensor, Tensor]:
@@ -95,7 +96,7 @@ class FirstSplit:
     different: float  # how many different splits it was elected among; splits that agree count together
     labels: Tensor  # (patients,)
     tested: Judgement  # of the elected split, in as many axes as the patients can tell
-    folds: list[Fold]  # in these axes
+    held_out: HeldOut | None  # in these axes; None where a subgroup is too small
     space: "_Space"
     mixture: TiedMixture  # in that space, of the labels that were elected
 
@@ -124,9 +125,17 @@ def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: i
     )
     axes = min(max(len(patients) // PATIENTS_PER_TESTED_AXIS, FEWEST_TESTED), JUDGED)
     test = _Judge(patients, controls, n_subgroups, seed, axes)
+    held_out = test.held_out(labels)
     different = float((1 / alike.clip(min=0).sum(axis=1)).sum())  # n equal splits count 1 / n each
     return FirstSplit(
-        judged[winner], float(agreed[winner]), different, labels, test(labels), test.folds(labels), space, mixture
+        judged[winner],
+        float(agreed[winner]),
+        different,
+        labels,
+        judgement([held_out], labels, n_subgroups),
+        held_out,
+        space,
+        mixture,
     )
 
 
@@ -248,7 +257,7 @@ def neighbour_clusters(z: Tensor, k: int, seed: int) -> Tensor:
 
 
 class _Judge:
-    """What all candidates are compared by: linear discriminants of half of the patients, applied to the other half."""
+    """What all candidates are compared by: linear discriminants of some of the patients, applied to the others."""
 
     def __init__(self, patients: Tensor, controls: Tensor, n_subgroups: int, seed: int, axes: int) -> None:
         everybody = torch.cat([patients, controls])
@@ -260,44 +269,64 @@ class _Judge:
         loud = values > 1e-8 * values.max()
         whitening = vectors[:, loud] / values[loud].sqrt()
         self.patients, self.controls, self.k = x @ whitening, y @ whitening, n_subgroups
-        self.fold = torch.as_tensor(np.random.default_rng(seed).permutation(len(x)) % FOLDS)
+        self.seed = seed
 
     def __call__(self, labels: Tensor) -> Judgement:
-        size = torch.bincount(labels, minlength=self.k)
-        folds = self.folds(labels)
-        if not folds:
-            return Judgement(0.0, 0.0, 0.0)
-        gaps = {
-            pair: sum(self._gap(ill) - self._gap(healthy) for ill, healthy in (fold.pair(*pair) for fold in folds))
-            / FOLDS
-            for pair in combinations(range(self.k), 2)
-        }
-        smaller = {(a, b): float(min(size[a], size[b]) / (size[a] + size[b])) for a, b in gaps}
-        return Judgement(
-            min(gaps.values()), min(gaps[pair] / (2 * smaller[pair]) for pair in gaps), float(size.min() / len(labels)),
-        )  # fmt: skip
+        """By either half of the patients, and all controls, scored by discriminants of the other half."""
+        half = self._part(self.patients, PARTS)
+        every_control = torch.ones(len(self.controls), dtype=torch.bool)
+        return judgement([self._scored(labels, half == i, every_control) for i in range(PARTS)], labels, self.k)
 
-    def folds(self, labels: Tensor) -> list[Fold]:
-        """None where a subgroup has fewer than two patients to fit a discriminant to."""
-        found = []
-        for fold in range(FOLDS):
-            seen, unseen = self.fold != fold, self.fold == fold
-            if torch.bincount(labels[seen], minlength=self.k).min() < 2:
-                return []
-            toward = self._discriminant(self.patients[seen], labels[seen])
-            found.append(Fold(self.patients[unseen] @ toward, labels[unseen], self.controls @ toward))
-        return found
+    def held_out(self, labels: Tensor) -> HeldOut | None:
+        """All patients and controls, each scored without the patients of the part that they belong to.
 
-    @staticmethod
-    def _gap(values: Tensor) -> float:
-        return gap(values[None], torch.ones_like(values)[None]).item()
+        Discriminants of nine tenths are steadier than those of halves, and the scores of all parts are tested together.
+        None where a subgroup is too small for discriminants.
+        """
+        ill, healthy = (self._part(x, TESTED_PARTS) for x in (self.patients, self.controls))
+        parts = [self._scored(labels, ill == i, healthy == i) for i in range(TESTED_PARTS)]
+        if any(part is None for part in parts):
+            return None
+        return HeldOut(*(torch.cat([getattr(part, each.name) for part in parts]) for each in fields(HeldOut)))
 
-    def _discriminant(self, x: Tensor, labels: Tensor) -> Tensor:
+    def _part(self, x: Tensor, parts: int) -> Tensor:
+        return torch.as_tensor(np.random.default_rng(self.seed).permutation(len(x)) % parts)
+
+    def _scored(self, labels: Tensor, patients: Tensor, controls: Tensor) -> HeldOut | None:
+        """These patients and controls (masks), scored by discriminants of all other patients."""
+        if torch.bincount(labels[~patients], minlength=self.k).min() < FEWEST_OF_SUBGROUP:
+            return None
+        toward, offset = self._discriminants(self.patients[~patients], labels[~patients])
+        scores = [x[mask] @ toward + offset for x, mask in ((self.patients, patients), (self.controls, controls))]
+        return HeldOut(scores[0], labels[patients], scores[1])
+
+    def _discriminants(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Linear discriminants (axes, subgroups), and what centres them (subgroups,) between the subgroups."""
         one_hot = F.one_hot(labels, self.k).double()
         means = one_hot.T @ x / one_hot.sum(0)[:, None]
         away = x - means[labels]
         within = (1 - WITHIN_SHRINKAGE) * away.T @ away / len(x) + WITHIN_SHRINKAGE * torch.eye(x.shape[1]).double()
-        return torch.linalg.solve(within, means.T)
+        toward = torch.linalg.solve(within, means.T)
+        return toward, -(means.T * toward).sum(0) / 2
+
+
+def judgement(scored: list[HeldOut | None], labels: Tensor, n_subgroups: int) -> Judgement:
+    """The gaps of the worst pair of subgroups, in the mean of all scores."""
+    size = torch.bincount(labels, minlength=n_subgroups)
+    parts = [part for part in scored if part is not None]
+    if len(parts) < len(scored):
+        return Judgement(0.0, 0.0, 0.0)
+    gaps = {
+        pair: sum(_gap(ill) - _gap(healthy) for ill, healthy in (part.pair(*pair) for part in parts)) / len(parts)
+        for pair in combinations(range(n_subgroups), 2)
+    }
+    smaller = {(a, b): float(min(size[a], size[b]) / (size[a] + size[b])) for a, b in gaps}
+    of_smaller = min(gaps[pair] / (2 * smaller[pair]) for pair in gaps)
+    return Judgement(min(gaps.values()), of_smaller, float(size.min() / len(labels)))
+
+
+def _gap(values: Tensor) -> float:
+    return gap(values[None], torch.ones_like(values)[None]).item()
 
 
 def _deviation(x: Tensor) -> Tensor:

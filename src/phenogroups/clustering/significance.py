@@ -1,6 +1,6 @@
 """Whether chance would show such gaps between subgroups, and whether random diagnoses would.
 
-Both tests use the scores of patients whom the discriminants were not fitted to (`first_split.Fold`), so that no
+Both tests use the scores of patients whom the discriminants were not fitted to (`first_split.HeldOut`), so that no
 subgroups have to be searched for in simulated cohorts. Every pair of subgroups must pass, so the largest p of a pair
 is the p of a split. The split was elected among many, so that its p is multiplied by the number of different ones
 (Bonferroni).
@@ -14,7 +14,7 @@ from scipy.stats import gamma
 from scipy.stats import t as student
 from torch import Tensor
 
-from phenogroups.clustering.first_split import FirstSplit, Fold
+from phenogroups.clustering.first_split import FirstSplit, HeldOut
 from phenogroups.clustering.gap import gap
 from phenogroups.clustering.surrogates import single_peaked
 
@@ -28,9 +28,9 @@ def p_gap(split: FirstSplit, *, simulations: int = 99, seed: int = 0) -> float:
     A test of unimodality as Silverman's (1981): values are drawn from the density of the patients, smoothed and with
     its valleys filled.
     """
-    rng = np.random.default_rng(seed)
-    pairs = ([fold.pair(*pair) for fold in split.folds] for pair in _pairs(split.folds))
-    return _of_elected(max((_p_of_pair(pair, simulations, rng) for pair in pairs), default=1.0), split)
+    rng, scores = np.random.default_rng(seed), split.held_out
+    of_pairs = (_p_of_pair(*scores.pair(*pair), simulations, rng) for pair in _pairs(scores)) if scores else ()
+    return _of_elected(max(of_pairs, default=1.0), split)
 
 
 def p_shuffled(split: FirstSplit, *, shuffles: int = 99, seed: int = 0) -> float:
@@ -38,8 +38,8 @@ def p_shuffled(split: FirstSplit, *, shuffles: int = 99, seed: int = 0) -> float
 
     By Student's law of the differences of the shuffled diagnoses.
     """
-    rng = np.random.default_rng(seed)
-    of_pairs = (_p_of_contrast(split.folds, pair, shuffles, rng) for pair in _pairs(split.folds))
+    rng, scores = np.random.default_rng(seed), split.held_out
+    of_pairs = (_p_of_contrast(scores, pair, shuffles, rng) for pair in _pairs(scores)) if scores else ()
     return _of_elected(max(of_pairs, default=1.0), split)
 
 
@@ -47,34 +47,29 @@ def _of_elected(p: float, split: FirstSplit) -> float:
     return float(min(max(p * split.different, SMALLEST_P), 1.0))
 
 
-def _pairs(folds: list[Fold]) -> list[tuple[int, int]]:
-    return list(combinations(range(folds[0].patients.shape[1]), 2)) if folds else []
+def _pairs(scores: HeldOut) -> list[tuple[int, int]]:
+    return list(combinations(range(scores.patients.shape[1]), 2))
 
 
-def _p_of_pair(folds: list[tuple[Tensor, Tensor]], simulations: int, rng: np.random.Generator) -> float:
-    wider, simulated = 0.0, np.zeros(simulations)
-    for patients, controls in folds:
-        every, healthy = torch.ones_like(patients)[None], torch.ones_like(controls)[None]
-        drawn = single_peaked(patients, simulations, rng)
-        wider += (gap(patients[None], every) - gap(controls[None], healthy)).item()
-        simulated += gap(drawn, every.expand_as(drawn)).numpy()
-    return upper_tail(wider, simulated)
+def _p_of_pair(patients: Tensor, controls: Tensor, simulations: int, rng: np.random.Generator) -> float:
+    every, healthy = torch.ones_like(patients)[None], torch.ones_like(controls)[None]
+    drawn = single_peaked(patients, simulations, rng)
+    wider = gap(patients[None], every) - gap(controls[None], healthy)
+    return upper_tail(wider.item(), gap(drawn, every.expand_as(drawn)).numpy())
 
 
-def _p_of_contrast(folds: list[Fold], pair: tuple[int, int], shuffles: int, rng: np.random.Generator) -> float:
-    wider = np.zeros(1 + shuffles)  # by how much among patients, of the true diagnosis first
-    for fold in folds:
-        scores = torch.cat([fold.patients, fold.controls])
-        is_patient = torch.arange(len(scores)) < len(fold.patients)
-        nearest = scores.argmax(1)  # a discriminant that the labels of patients do not enter: controls have none
-        among = (nearest == pair[0]) | (nearest == pair[1])
-        if (among & ~is_patient).sum() < FEWEST_CONTROLS:
-            among |= ~is_patient
-        diagnosis = np.tile(is_patient[among].numpy(), (1 + shuffles, 1))
-        diagnosis[1:] = rng.permuted(diagnosis[1:], axis=1)
-        patients = torch.as_tensor(diagnosis).to(scores)
-        values = (scores[:, pair[0]] - scores[:, pair[1]])[among].expand_as(patients)
-        wider += (gap(values, patients) - gap(values, 1 - patients)).numpy()
+def _p_of_contrast(scores: HeldOut, pair: tuple[int, int], shuffles: int, rng: np.random.Generator) -> float:
+    everybody = torch.cat([scores.patients, scores.controls])
+    is_patient = torch.arange(len(everybody)) < len(scores.patients)
+    nearest = everybody.argmax(1)  # a discriminant that the labels of patients do not enter: controls have none
+    among = (nearest == pair[0]) | (nearest == pair[1])
+    if (among & ~is_patient).sum() < FEWEST_CONTROLS:
+        among |= ~is_patient
+    diagnosis = np.tile(is_patient[among].numpy(), (1 + shuffles, 1))
+    diagnosis[1:] = rng.permuted(diagnosis[1:], axis=1)
+    patients = torch.as_tensor(diagnosis).to(everybody)
+    values = (everybody[:, pair[0]] - everybody[:, pair[1]])[among].expand_as(patients)
+    wider = (gap(values, patients) - gap(values, 1 - patients)).numpy()  # among patients, by the true diagnosis first
     truly, shuffled = wider[0], wider[1:]
     spread = max(shuffled.std(ddof=1) * np.sqrt(1 + 1 / shuffles), 1e-12)
     return float(student.sf((truly - shuffled.mean()) / spread, shuffles - 1))
