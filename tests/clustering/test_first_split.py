@@ -12,14 +12,14 @@ from phenogroups.clustering.first_split import (
     FAR_BETTER,
     SMALL,
     FirstSplit,
-    Judgement,
-    _Judge,
     agreement,
     elect,
     first_split,
+    held_out_scores,
     similarity,
 )
-from phenogroups.clustering.significance import p_gap
+from phenogroups.clustering.held_out import Judge, Judgement
+from phenogroups.clustering.significance import p_gap, p_shuffled
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn_brains import drawn_brains
 from phenogroups.data.examples.drawn_table import drawn_table
@@ -307,31 +307,46 @@ def test_splits_that_agree_count_together():
 
 def test_a_split_is_tested_by_scores_of_everybody_who_was_held_out():
     patients, controls = parts(drawn_table(160, 8, 2, separation=6.0, seed=3))
-    scores = first_split(patients, controls, 2).held_out
+    split = first_split(patients, controls, 2)
+    scores = held_out_scores(split, patients, controls)
     assert scores is not None
     assert (len(scores.patients), len(scores.controls)) == (len(patients), len(controls))
-    assert (scores.patients.argmax(1) == scores.labels).float().mean() > 0.9  # centred between the subgroups
+    part = torch.as_tensor(np.random.default_rng(0).permutation(len(patients)) % 10)
+    expected = torch.cat([split.labels[part == i] for i in range(10)])  # with the same ids
+    assert (scores.labels == expected).float().mean() > 0.9
 
 
 def test_discriminants_that_fit_noise_do_not_score_what_they_were_fitted_to():
     rng = np.random.default_rng(0)
     patients, controls = (torch.as_tensor(rng.normal(size=(60, 40))).double() for _ in range(2))
     labels = torch.as_tensor(rng.integers(0, 2, 60))
-    scores = _Judge(patients, controls, 2, seed=0, axes=50).held_out(labels)
+    part = np.random.default_rng(0).permutation(60) % 10
+    scores = Judge(patients, controls, 2, seed=0, axes=50).held_out(lambda ill, _: labels[ill])
     assert scores is not None
-    assert (scores.patients.argmax(1) == scores.labels).float().mean() < 0.7  # discriminants of all fit all of them
+    true = torch.cat([labels[torch.as_tensor(part == i)] for i in range(10)])
+    assert (scores.labels == true).float().mean() < 0.7  # discriminants of all patients would be right about all
 
 
 def test_a_subgroup_of_one_is_not_tested():
     patients, controls = parts(drawn_table(60, seed=0))
     labels = torch.zeros(len(patients), dtype=torch.long)
     labels[0] = 1
-    judge = _Judge(patients.double(), controls.double(), 2, seed=0, axes=8)
-    assert judge.held_out(labels) is None
+    judge = Judge(patients.double(), controls.double(), 2, seed=0, axes=8)
+    assert judge.held_out(lambda ill, _: labels[ill]) is None
+    assert judge.held_out(lambda *_: None) is None
     assert judge(labels) == Judgement(0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("seed", [0, 2])
 def test_a_small_subgroup_of_a_small_cohort_passes_the_test(seed):
-    split = first_split(*parts(drawn_table(240, subgroups=2, sizes=(0.2, 0.8), separation=6.0, seed=seed)), 2)
-    assert p_gap(split) <= 0.01
+    sides = parts(drawn_table(240, subgroups=2, sizes=(0.2, 0.8), separation=6.0, seed=seed))
+    assert p_gap(held_out_scores(first_split(*sides, 2), *sides)) <= 0.01
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_patients_named_at_random_have_no_gap_of_their_own(seed):
+    """What everybody shows is found in patients; scored by their own search, it would be wider than in controls."""
+    rng = np.random.default_rng(seed)
+    everybody = torch.as_tensor(rng.normal(size=(240, 16)) + 5 * rng.integers(0, 2, (240, 1)) * np.eye(16)[0])
+    split = first_split(everybody[:120], everybody[120:], 2, seed=seed)
+    assert p_shuffled(held_out_scores(split, everybody[:120], everybody[120:], seed=seed)) > 0.01

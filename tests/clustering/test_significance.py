@@ -1,28 +1,22 @@
 """Whether gaps between subgroups could be chance, or of a diagnosis named at random; and patients without groups."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from scipy.stats import gamma
 
-from phenogroups.clustering.first_split import HeldOut
 from phenogroups.clustering.gap import gap
+from phenogroups.clustering.held_out import HeldOut
 from phenogroups.clustering.significance import p_gap, p_shuffled, upper_tail
 from phenogroups.clustering.surrogates import without_groups
 
 
-def split(held_out, different=1):
-    return SimpleNamespace(held_out=held_out, different=different)
-
-
-def of_two(patients, controls, different=1):
+def of_two(patients, controls):
     """A split into two subgroups along one axis."""
     rng = np.random.default_rng(0)
     ill, well = (torch.as_tensor(draw(rng)) for draw in (patients, controls))
     scores = [torch.stack([-x, x], dim=1) for x in (ill, well)]
-    return split(HeldOut(scores[0], (ill > 0).long(), scores[1]), different)
+    return HeldOut(scores[0], (ill > 0).long(), scores[1])
 
 
 def apart(rng):
@@ -57,7 +51,7 @@ def test_a_split_that_was_elected_among_many_pays_for_all_of_them():
     def near(rng):
         return rng.normal(size=150) + 3 * (np.arange(150) % 2)
 
-    p = {n: p_gap(of_two(near, cloud, n)) for n in (1, 3, 10**6)}
+    p = {n: p_gap(of_two(near, cloud), different=n) for n in (1, 3, 10**6)}
     assert 0.001 < p[1] < 1 / 3
     assert p[3] == pytest.approx(3 * p[1])
     assert p[10**6] == 1
@@ -69,9 +63,9 @@ def test_every_pair_must_have_a_gap():
     scores = torch.as_tensor(rng.normal(size=(300, 3))) + 6 * torch.eye(3)[labels]
     merged = torch.as_tensor(rng.normal(size=(300, 3))) + 6 * torch.eye(3)[labels.clamp(max=1)]
     controls = torch.as_tensor(rng.normal(size=(300, 3)))
-    assert p_gap(split(HeldOut(scores, labels, controls))) <= 0.01
-    assert p_gap(split(HeldOut(merged, labels, controls))) > 0.01
-    assert p_gap(split(None)) == p_shuffled(split(None)) == 1  # a subgroup was too small for discriminants
+    assert p_gap(HeldOut(scores, labels, controls)) <= 0.01
+    assert p_gap(HeldOut(merged, labels, controls)) > 0.01
+    assert p_gap(None) == p_shuffled(None) == 1  # a subgroup was too small for discriminants
 
 
 def test_surrogates_keep_covariance_and_lose_groups():

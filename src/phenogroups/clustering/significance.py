@@ -1,6 +1,6 @@
 """Whether chance would show such gaps between subgroups, and whether random diagnoses would.
 
-Both tests use the scores of patients whom the discriminants were not fitted to (`first_split.HeldOut`), so that no
+Both tests use the scores of patients whom the discriminants were not fitted to (`held_out.HeldOut`), so that no
 subgroups have to be searched for in simulated cohorts. Every pair of subgroups must pass, so the largest p of a pair
 is the p of a split. The split was elected among many, so that its p is multiplied by the number of different ones
 (Bonferroni).
@@ -14,37 +14,37 @@ from scipy.stats import gamma
 from scipy.stats import t as student
 from torch import Tensor
 
-from phenogroups.clustering.first_split import FirstSplit, HeldOut
 from phenogroups.clustering.gap import gap
+from phenogroups.clustering.held_out import HeldOut
 from phenogroups.clustering.surrogates import single_peaked
 
 SMALLEST_P = 0.001  # what is said at least: laws are fitted to a hundred simulations
 FEWEST_CONTROLS = 10  # of two subgroups, below which all controls are compared instead
 
 
-def p_gap(split: FirstSplit, *, simulations: int = 99, seed: int = 0) -> float:
+def p_gap(scores: HeldOut | None, *, different: float = 1.0, simulations: int = 99, seed: int = 0) -> float:
     """Probability of such gaps if the patients of two subgroups had a single-peaked distribution.
 
     A test of unimodality as Silverman's (1981): values are drawn from the density of the patients, smoothed and with
     its valleys filled.
     """
-    rng, scores = np.random.default_rng(seed), split.held_out
+    rng = np.random.default_rng(seed)
     of_pairs = (_p_of_pair(*scores.pair(*pair), simulations, rng) for pair in _pairs(scores)) if scores else ()
-    return _of_elected(max(of_pairs, default=1.0), split)
+    return _of_elected(max(of_pairs, default=1.0), different)
 
 
-def p_shuffled(split: FirstSplit, *, shuffles: int = 99, seed: int = 0) -> float:
+def p_shuffled(scores: HeldOut | None, *, different: float = 1.0, shuffles: int = 99, seed: int = 0) -> float:
     """Probability that patients and controls named at random differ so much in their gaps.
 
     By Student's law of the differences of the shuffled diagnoses.
     """
-    rng, scores = np.random.default_rng(seed), split.held_out
+    rng = np.random.default_rng(seed)
     of_pairs = (_p_of_contrast(scores, pair, shuffles, rng) for pair in _pairs(scores)) if scores else ()
-    return _of_elected(max(of_pairs, default=1.0), split)
+    return _of_elected(max(of_pairs, default=1.0), different)
 
 
-def _of_elected(p: float, split: FirstSplit) -> float:
-    return float(min(max(p * split.different, SMALLEST_P), 1.0))
+def _of_elected(p: float, different: float) -> float:
+    return float(min(max(p * different, SMALLEST_P), 1.0))
 
 
 def _pairs(scores: HeldOut) -> list[tuple[int, int]]:

@@ -14,7 +14,8 @@ import torch
 from sklearn.preprocessing import SplineTransformer
 from torch import Tensor
 
-from phenogroups.clustering.first_split import FirstSplit, first_split
+from phenogroups.clustering.first_split import FirstSplit, first_split, held_out_scores
+from phenogroups.clustering.held_out import judgement
 from phenogroups.clustering.significance import p_gap, p_shuffled
 from phenogroups.clustering.space import fit_space
 from phenogroups.evaluation.criteria import bic, dec_ratio, experts_accuracy, principal, separation, x_means
@@ -66,14 +67,15 @@ def choose(
     patients = disease_vectors(embeddings, is_patient, covariates)[torch.as_tensor(is_patient)].numpy()
     everybody = principal(np.hstack(embeddings), SEEN_BY_EXPERTS)
     x = torch.as_tensor(unexplained(side_by_side(embeddings, is_patient), is_patient, covariates))
+    sides = x[is_patient], x[~is_patient]
     rows = []
     for k in range(2, most + 1):
-        split = first_split(x[is_patient], x[~is_patient], k, seed=seed)
+        split = first_split(*sides, k, seed=seed)
         labels = split.labels.numpy()
         one_hot = torch.eye(k, dtype=torch.float64)[split.labels]
         rows.append({
             "subgroups": k,
-            **evidence(split, seed),
+            **evidence(split, *sides, seed),
             **separation(patients, labels, seed),
             "bic": bic(torch.as_tensor(patients), one_hot),
             "x_means": x_means(patients, k, seed),
@@ -84,15 +86,17 @@ def choose(
     return decide(pd.DataFrame(rows), least)
 
 
-def evidence(split: FirstSplit, seed: int) -> dict[str, float]:
+def evidence(split: FirstSplit, patients: Tensor, controls: Tensor, seed: int) -> dict[str, float]:
     """What the rule is about, of one number of subgroups."""
+    scores = held_out_scores(split, patients, controls, seed=seed)
+    tested = judgement([scores], split.labels, len(split.mixture.means))
     return {
-        "gap": split.tested.gap,
-        "gap_of_smaller": split.tested.of_smaller,
-        "p_gap": p_gap(split, seed=seed),
-        "p_shuffled": p_shuffled(split, seed=seed),
+        "gap": tested.gap,
+        "gap_of_smaller": tested.of_smaller,
+        "p_gap": p_gap(scores, different=split.different, seed=seed),
+        "p_shuffled": p_shuffled(scores, different=split.different, seed=seed),
         "agreement": split.agreement,
-        "smallest": split.tested.smallest,
+        "smallest": tested.smallest,
     }
 
 

@@ -86,5 +86,6 @@ def tested_number(method: Method, train: Cohort) -> Choice | None:
         return None
     ill = sample.is_patient
     rest = torch.as_tensor(unexplained(x.astype(np.float64), ill, sample.covariates))
-    split = first_split(rest[ill], rest[~ill], k, seed=seed)
-    return decide(pd.DataFrame([{"subgroups": k, **evidence(split, seed)}]), least=k)
+    sides = rest[ill], rest[~ill]
+    split = first_split(*sides, k, seed=seed)
+    return decide(pd.DataFrame([{"subgroups": k, **evidence(split, *sides, seed)}]), least=k)

@@ -1,0 +1,132 @@
+"""Gaps between subgroups, on linear discriminants that were fitted to other patients."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from itertools import combinations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from phenogroups.clustering.candidates import deviation, principal_axes
+from phenogroups.clustering.gap import gap
+
+WITHIN_SHRINKAGE = 0.2  # of the covariance within subgroups, towards that of all patients
+# From where on a gap is one: the share of two subgroups' patients that would fill the valley between them, in all and
+# of the smaller subgroup. Patients without subgroups reached 0.04 of all and 0.05 of the smaller (50 to 500 patients)
+GAP, GAP_OF_SMALLER = 0.025, 0.14
+FEWEST_OF_SUBGROUP = 2  # patients of a subgroup to fit a discriminant to
+PARTS = 10  # of the subjects, where a split is tested
+
+Labelled = Callable[[Tensor, Tensor], Tensor | None]  # masks of patients and controls -> labels of these patients
+
+
+@dataclass(frozen=True)
+class Judgement:
+    gap: float  # how much wider the narrowest gap between two subgroups is among patients than among controls
+    of_smaller: float  # the same as a share of the smaller of the two subgroups
+    smallest: float  # share of the smallest subgroup
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether there is a gap between the subgroups, or a continuum was cut."""
+        return self.gap >= GAP and self.of_smaller >= GAP_OF_SMALLER
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Scores by linear discriminants that were fitted to other patients.
+
+    The difference of two columns tells these two subgroups apart.
+    """
+
+    patients: Tensor  # (patients, subgroups): scores
+    labels: Tensor  # (patients,)
+    controls: Tensor  # (controls, subgroups): scores
+
+    def pair(self, a: int, b: int) -> tuple[Tensor, Tensor]:
+        """The patients of two subgroups, and all controls, on the discriminant of the two."""
+        among = self.patients[(self.labels == a) | (self.labels == b)]
+        return among[:, a] - among[:, b], self.controls[:, a] - self.controls[:, b]
+
+
+class Judge:
+    """Judges splits of the patients in one space: principal axes of everybody, as given and standardised."""
+
+    def __init__(self, patients: Tensor, controls: Tensor, n_subgroups: int, seed: int, axes: int) -> None:
+        everybody = torch.cat([patients, controls])
+        each = deviation(everybody)
+        parts = [principal_axes(everybody, scale, axes)[1] for scale in (torch.ones_like(each), 1 / each)]
+        basis = torch.cat(parts, dim=1)
+        x, y = (patients - patients.mean(0)) @ basis, (controls - patients.mean(0)) @ basis
+        values, vectors = torch.linalg.eigh(torch.atleast_2d(torch.cov(x.T)))
+        loud = values > 1e-8 * values.max()
+        whitening = vectors[:, loud] / values[loud].sqrt()
+        self.patients, self.controls, self.k, self.seed = x @ whitening, y @ whitening, n_subgroups, seed
+
+    def __call__(self, labels: Tensor) -> Judgement:
+        """By either half of the patients, and all controls, scored by discriminants of the other half."""
+        half, every_control = self._part(self.patients, 2), torch.ones(len(self.controls), dtype=torch.bool)
+        scored = [self._scored(labels[half != i], half == i, every_control, labels[half == i]) for i in range(2)]
+        return judgement(scored, labels, self.k)
+
+    def held_out(self, labelled: Labelled) -> HeldOut | None:
+        """All patients and controls, each scored without the subjects of the part that they belong to.
+
+        `labelled` splits the remaining patients anew, so that whoever is scored has no influence on the subgroups.
+        None where a subgroup is too small for discriminants.
+        """
+        ill, healthy = (self._part(x, PARTS) for x in (self.patients, self.controls))
+        parts = []
+        for i in range(PARTS):
+            labels = labelled(ill != i, healthy != i)
+            scored = None if labels is None else self._scored(labels, ill == i, healthy == i)
+            if scored is None:
+                return None
+            parts.append(scored)
+        return HeldOut(*(torch.cat([getattr(part, each.name) for part in parts]) for each in fields(HeldOut)))
+
+    def _part(self, x: Tensor, parts: int) -> Tensor:
+        return torch.as_tensor(np.random.default_rng(self.seed).permutation(len(x)) % parts)
+
+    def _scored(
+        self, labels: Tensor, patients: Tensor, controls: Tensor, known: Tensor | None = None
+    ) -> HeldOut | None:
+        """These patients and controls (masks), scored by discriminants of the other patients, who have the labels.
+
+        They are labelled by their highest score, unless their labels are known.
+        """
+        if torch.bincount(labels, minlength=self.k).min() < FEWEST_OF_SUBGROUP:
+            return None
+        toward, offset = self._discriminants(self.patients[~patients], labels)
+        ill, healthy = self.patients[patients] @ toward + offset, self.controls[controls] @ toward + offset
+        return HeldOut(ill, ill.argmax(1) if known is None else known, healthy)
+
+    def _discriminants(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Linear discriminants (axes, subgroups), and what centres them (subgroups,) between the subgroups."""
+        one_hot = F.one_hot(labels, self.k).double()
+        means = one_hot.T @ x / one_hot.sum(0)[:, None]
+        away = x - means[labels]
+        within = (1 - WITHIN_SHRINKAGE) * away.T @ away / len(x) + WITHIN_SHRINKAGE * torch.eye(x.shape[1]).double()
+        toward = torch.linalg.solve(within, means.T)
+        return toward, -(means.T * toward).sum(0) / 2
+
+
+def judgement(scored: list[HeldOut | None], labels: Tensor, n_subgroups: int) -> Judgement:
+    """The gaps of the worst pair of subgroups, in the mean of all scores."""
+    size = torch.bincount(labels, minlength=n_subgroups)
+    parts = [part for part in scored if part is not None]
+    if len(parts) < len(scored):
+        return Judgement(0.0, 0.0, 0.0)
+    gaps = {
+        pair: sum(_gap(ill) - _gap(healthy) for ill, healthy in (part.pair(*pair) for part in parts)) / len(parts)
+        for pair in combinations(range(n_subgroups), 2)
+    }
+    smaller = {(a, b): float(min(size[a], size[b]) / (size[a] + size[b])) for a, b in gaps}
+    of_smaller = min(gaps[pair] / (2 * smaller[pair]) for pair in gaps)
+    return Judgement(min(gaps.values()), of_smaller, float(size.min() / len(labels)))
+
+
+def _gap(values: Tensor) -> float:
+    return gap(values[None], torch.ones_like(values)[None]).item()
