@@ -21,7 +21,7 @@ from phenogroups.data.cache import Progress, user_cache
 from phenogroups.data.threads import set_within
 from phenogroups.data.writing import lock
 
-MOST = 2**28  # bytes of embeddings that a process holds in memory where there is no folder: 50,000 of lite0
+MOST = 2**28  # bytes of embeddings that a process holds in memory where there is no folder: 175,000 of lite0
 MOST_TEMPORARY = 2**26  # the same within `keeping_embeddings(None)`: several runs of a consensus need the same
 BLOCK = 2**24  # bytes that are read at once
 

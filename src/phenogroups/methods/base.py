@@ -106,7 +106,7 @@ class Method(Saved, ClassifierMixin, TransformerMixin, BaseEstimator):
         patient
             The value of y that means patient, such as "AD" where y has "AD" and "MCI".
         progress
-            Called with a dict after every epoch.
+            Called with a dict several times in every epoch: `epoch` and the mean of each loss so far.
         checkpoint
             Saves every epoch, so that an interrupted training can be resumed; `discover` makes one.
 

@@ -55,7 +55,7 @@ def paper(shape: Shape, kernel: int = 7) -> Encoder:
 
 
 def paper_2x2(shape: Shape) -> Encoder:
-    """The same with 2x2 kernels, a twelfth of the cost: the published SimCLR and PCL of MNIST were trained with it."""
+    """The same with 2x2 kernels, a twelfth of the multiplications: the published SimCLR and PCL of MNIST have it."""
     return paper(shape, kernel=2)
 
 

@@ -234,7 +234,7 @@ def legend(summary: pd.DataFrame) -> list[str]:
     if any(summary[f"{column}_star"].any() for column in ranked):
         said.append(f"*: better than every other method by Welch's t-test, p <= {ALPHA}; upper bounds not counted.")
     if any(summary.loc[summary["seeds"] > 0, f"{column}_mean"].isna().any() for column in ranked):
-        said.append(f"{NO_HEAD}: no such answer, as of a method without a diagnosis head.")
+        said.append(f"{NO_HEAD}: the method does not predict this (it has no diagnosis head, for example).")
     return said
 
 

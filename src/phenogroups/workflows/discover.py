@@ -129,7 +129,7 @@ def discover(
     choice
         Result of `number_of_subgroups`, if it chose the number.
     progress
-        Called with a dict after every epoch.
+        Called with a dict several times in every epoch: `epoch` and the mean of each loss so far.
     resume
         Whether to continue an interrupted run with the same settings after its last finished epoch.
     overwrite
