@@ -56,7 +56,9 @@ class PublishedMNIST7(PublicData):
 
         def observe_and_score(network: Any, embedding: Tensor, diagnosis: Tensor, beliefs: Any) -> Row:
             read = method.read(network, embedding, beliefs)
-            found = Prediction(embedding=embedding.numpy(), **{key: value.numpy(force=True) for key, value in read.items()})
+            found = Prediction(
+                embedding=embedding.numpy(), **{key: value.numpy(force=True) for key, value in read.items()}
+            )
             return {**observe(network, embedding, diagnosis, beliefs), **scores_of(train, found)}
 
         method.observe = observe_and_score  # pyright: ignore[reportAttributeAccessIssue]

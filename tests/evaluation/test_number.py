@@ -64,6 +64,18 @@ def test_p_pays_for_every_number_tried():
     assert decide(criteria({"p_gap": 0.02}, {"p_gap": 0.3})).p == pytest.approx(0.04)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_covariates_that_explain_nothing_do_not_fill_the_gap_between_subgroups(seed):
+    rng = np.random.default_rng(seed)
+    ill, group = np.arange(240) < 120, rng.integers(0, 2, 240)
+    x = rng.normal(size=(240, 1)) + 8 * (group * ill)[:, None]
+    sites = rng.choice([f"site {i}" for i in range(6)], 240)
+    covariates = pd.DataFrame({"age": rng.uniform(20, 80, 240), "iq": rng.normal(100, 15, 240), "site": sites})
+    left = unexplained(x, ill, covariates)
+    within = [left[ill & (group == k)].std() for k in (0, 1)]
+    assert max(within) < 1.25  # 1 without covariates; about 1.5 if patients alone are regressed on them
+
+
 def test_shared_covariates_are_taken_out_curves_included_and_symptoms_are_not():
     rng = np.random.default_rng(0)
     ill = np.arange(400) < 200

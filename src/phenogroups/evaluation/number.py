@@ -25,6 +25,8 @@ COMPONENTS = 15  # of the patients, in which the paper's criteria are computed, 
 FEWEST_COMPONENTS = 5
 PATIENTS_PER_COMPONENT = 20
 SEEN_BY_EXPERTS = 30  # components of everybody, for the mixture of experts
+PATIENT_WEIGHT = 0.1  # of a patient in the regression on covariates, where a control counts 1
+TIMES_CHANCE = 2.0  # an effect on patients or controls alone is shrunk to nothing below so many times chance
 WINSORISE = 2.5  # deviations beyond which a coordinate is pulled in
 KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be known to be taken out
 # the rule: a number of subgroups passes if
@@ -177,20 +179,35 @@ def disease_vectors(embeddings: list[np.ndarray], is_patient: np.ndarray, covari
 
 
 def unexplained(x: np.ndarray, is_patient: np.ndarray, covariates: pd.DataFrame) -> np.ndarray:
-    """Residuals of a smooth regression on the covariates, within patients and within controls.
+    """What a smooth regression on the covariates leaves of each side, patients and controls, about its own mean.
 
     Only of covariates that are known and vary in both: a symptom that controls cannot have may be what subgroups are.
+    Effects that both share are taken out first, and patients count less for them. Then those of one side alone, as far
+    as chance does not explain them. For subgroups that lie far apart, a plain regression of the patients takes whatever
+    differs between them by chance for an effect, and fills the gap between them.
     """
-    x = x.astype(np.float64)
+    x, sides = x.astype(np.float64), (is_patient, ~is_patient)
     known = [variable(str(name), covariates[name]) for name in covariates]
-    shared = [v for v in known if all(_varies(v[side]) for side in (is_patient, ~is_patient))]
-    for side in (is_patient, ~is_patient):
-        columns = [_columns(v[side]) for v in shared]
-        if columns:
-            basis = np.hstack(columns)
-            basis = basis - basis.mean(axis=0)
-            x[side] -= basis @ np.linalg.lstsq(basis, x[side] - x[side].mean(axis=0), rcond=None)[0]
-    return x
+    columns = [_columns(v) for v in known if all(_varies(v[side]) for side in sides)]
+    if not columns:
+        return x
+    basis, centred = np.hstack(columns), x.copy()
+    for side in sides:
+        basis[side] -= basis[side].mean(axis=0)
+        centred[side] -= x[side].mean(axis=0)
+    weight = np.sqrt(np.where(is_patient, PATIENT_WEIGHT, 1.0))[:, None]
+    explained = basis @ np.linalg.lstsq(weight * basis, weight * centred, rcond=None)[0]
+    for side in sides:
+        explained[side] += _beyond_chance(basis[side], (centred - explained)[side])
+    return x - explained
+
+
+def _beyond_chance(basis: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Linear effects of the basis on each column of x, shrunk by what chance explains (James and Stein)."""
+    coefficients, _, rank, _ = np.linalg.lstsq(basis, x, rcond=None)
+    effect = basis @ coefficients
+    by_chance = ((x - effect) ** 2).sum(axis=0) / max(len(x) - 1 - rank, 1) * rank
+    return effect * np.clip(1 - TIMES_CHANCE * by_chance / np.maximum((effect**2).sum(axis=0), 1e-300), 0, 1)
 
 
 def _varies(v: Variable) -> bool:

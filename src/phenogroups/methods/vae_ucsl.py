@@ -23,6 +23,7 @@ class VAEUCSL(VAE, name="vae_ucsl"):
     n_consensus: Annotated[int, AtLeast(1)] = 10
 
     needs_controls: ClassVar[bool] = True
+    supports_distributed: ClassVar[bool] = False  # UCSL needs all subjects in one process
     beliefs_type: ClassVar[type] = LinearUCSL
 
     def e_step(self, embedding: Tensor, diagnosis: Tensor, previous: Any, epoch: int) -> LinearUCSL:
