@@ -117,6 +117,7 @@ class Number:
                 "planted": planted, "sizes": sizes, "seed": seed, "found": found.subgroups, "p": found.p,
                 "p_shuffled": found.p_shuffled, "reason": found.reason, "cohort": cohort.name,
                 **{name: found.criteria[name].tolist() for name in ("gap", "gap_of_smaller", "p_gap", "agreement")},
+                "p_shuffled_of_each": found.criteria["p_shuffled"].tolist(),
                 "seconds": time.perf_counter() - began,
             }  # fmt: skip
             rows.append(row)
