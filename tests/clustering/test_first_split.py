@@ -13,10 +13,12 @@ from phenogroups.clustering.first_split import (
     SMALL,
     FirstSplit,
     agreement,
+    consensus,
     elect,
     first_split,
     held_out_scores,
     similarity,
+    weights,
 )
 from phenogroups.clustering.held_out import Judge, Judgement
 from phenogroups.clustering.significance import p_gap, p_shuffled
@@ -350,3 +352,37 @@ def test_patients_named_at_random_have_no_gap_of_their_own(seed):
     everybody = torch.as_tensor(rng.normal(size=(240, 16)) + 5 * rng.integers(0, 2, (240, 1)) * np.eye(16)[0])
     split = first_split(everybody[:120], everybody[120:], 2, seed=seed)
     assert p_shuffled(held_out_scores(split, everybody[:120], everybody[120:], seed=seed)) > 0.01
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_several_splits_agree_on_is_better_than_each_of_them(seed):
+    rng = np.random.default_rng(seed)
+    truth = torch.arange(300) % 3
+    splits = [torch.where(torch.as_tensor(rng.random(300) < 0.35), torch.as_tensor(rng.integers(0, 3, 300)), truth)]
+    for _ in range(8):
+        wrong = torch.as_tensor(rng.random(300) < 0.35)
+        names = torch.as_tensor(rng.permutation(3))  # ids need not be the same
+        splits.append(names[torch.where(wrong, torch.as_tensor(rng.integers(0, 3, 300)), truth)])
+    found = consensus(splits, np.ones(9), splits[0])
+    assert max((split == truth).float().mean() for split in splits[:1]) < 0.85
+    assert (found == truth).float().mean() > 0.95  # with the ids of the first
+
+
+def test_a_consensus_without_one_of_the_subgroups_is_not_taken():
+    start = torch.tensor([0] * 50 + [1] * 50)
+    others = [torch.tensor([0] * 98 + [1] * 2)] * 30
+    assert consensus([start, *others], np.array([0.01] + [1.0] * 30), start).equal(start)
+
+
+def test_spaces_count_alike_in_the_consensus_and_small_subgroups_not_at_all():
+    judged = [Judgement(0.0, 0.0, 0.3)] * 3 + [Judgement(0.0, 0.0, 0.01)]
+    found = weights(judged, np.array([0.8, 0.4, 0.1, 0.9]), np.array(["a", "a", "b", "b"]))
+    assert found == pytest.approx([16 / 17, 1 / 17, 1, 0])
+
+
+def test_overlapping_subgroups_are_the_consensus_and_separate_ones_are_elected():
+    overlapping, separate = (parts(drawn_table(400, subgroups=2, separation=s, seed=0)) for s in (2.5, 9.0))
+    found = first_split(*separate, 2)
+    assert found.judgement.has_gap
+    assert found.labels.equal(found.elected.labels)
+    assert not first_split(*overlapping, 2).labels.equal(first_split(*overlapping, 2).elected.labels)

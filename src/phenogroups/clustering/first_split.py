@@ -6,7 +6,8 @@ single space, clusterer or criterion is right everywhere (docs/deep_ucsl.md), he
 Two criteria decide. One is the gap: how much wider a valley lies between the subgroups among patients than among
 controls. The other is agreement: how much of a split is found again in the other spaces. What depends on the space is
 an accident of it. If some split shows a gap, the largest product of both wins; if none does, subgroups overlap or the
-patients form a continuum, and agreement alone decides.
+patients form a continuum: agreement alone decides, and what all candidates agree on, started from the elected one,
+takes its place.
 """
 
 from dataclasses import dataclass
@@ -14,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+from sklearn.cluster import KMeans
 from torch import Tensor
 
 from phenogroups.clustering.blocks import blocks, stacked
 from phenogroups.clustering.candidates import Axes, Space, clusterers, spaces
-from phenogroups.clustering.held_out import GAP, HeldOut, Judge, Judgement
+from phenogroups.clustering.held_out import GAP, Discriminants, HeldOut, Judge, Judgement
 from phenogroups.clustering.matching import adjusted_rand, adjusted_rand_matrix, match_labels
-from phenogroups.clustering.mixture import TiedMixture, tied_mixture
 
 SEARCHED = 3000  # patients, and as many controls, among whom candidates are compared
 JUDGED = 50  # principal axes of everybody, as given and standardised, in which candidates are judged
@@ -28,6 +29,7 @@ JUDGED = 50  # principal axes of everybody, as given and standardised, in which 
 PATIENTS_PER_TESTED_AXIS, FEWEST_TESTED = 12, 8
 SMALL = 0.05  # share of the patients below which a subgroup must be far better supported than any larger split
 FAR_BETTER = 3.0  # times as wide a gap
+POWER = 4  # of the agreement, by which splits count in the consensus
 
 
 @dataclass(frozen=True)
@@ -39,22 +41,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class FirstSplit:
-    judgement: Judgement
+    judgement: Judgement  # of the elected candidate, as the next two
     agreement: float  # with the other spaces, from 0 to 1
     different: float  # how many different splits it was elected among; splits that agree count together
     elected: Candidate
-    mixture: TiedMixture  # in the space of the elected, of its labels
-
-    @property
-    def labels(self) -> Tensor:
-        """(patients,)"""
-        return self.elected.labels
+    labels: Tensor  # (patients,): those of the elected; if none has a gap, what all candidates agree on
+    discriminants: Discriminants  # of these labels
 
     def posterior(self, patients: Tensor) -> Tensor:
         """(patients, subgroups), in their precision; also of patients who were not searched."""
-        space = self.elected.space
-        parts = (self.mixture.posterior(space(block.double())).to(block) for _, block in blocks(patients))
-        return stacked(parts, len(patients))
+        return stacked((self.discriminants.posterior(block) for _, block in blocks(patients)), len(patients))
 
 
 def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: int = 0) -> FirstSplit:
@@ -68,14 +64,16 @@ def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: i
         for labels in split()
     ]
     judged = [judge(each.labels) for each in found]
-    alike = similarity([each.labels for each in found])
-    agreed = agreement(alike, np.array([each.space.name for each in found]))
+    alike, names = similarity([each.labels for each in found]), np.array([each.space.name for each in found])
+    agreed = agreement(alike, names)
     winner = elect(judged, agreed)
-    elected = found[winner]
-    start = F.one_hot(elected.labels, n_subgroups).double()
-    mixture = tied_mixture(elected.space(patients), n_subgroups, start=start, max_iterations=0)
+    labels = found[winner].labels
+    if _large(judged).any() and not supported(judged, agreed).any():
+        labels = consensus([each.labels for each in found], weights(judged, agreed, names), labels)
     different = float((1 / alike.clip(min=0).sum(axis=1)).sum())  # n equal splits count 1 / n each
-    return FirstSplit(judged[winner], float(agreed[winner]), different, elected, mixture)
+    return FirstSplit(
+        judged[winner], float(agreed[winner]), different, found[winner], labels, judge.discriminants(labels)
+    )
 
 
 def held_out_scores(split: FirstSplit, patients: Tensor, controls: Tensor, *, seed: int = 0) -> HeldOut | None:
@@ -87,7 +85,7 @@ def held_out_scores(split: FirstSplit, patients: Tensor, controls: Tensor, *, se
     """
     patients, controls = patients.cpu().double(), controls.cpu().double()
     axes = min(max(len(patients) // PATIENTS_PER_TESTED_AXIS, FEWEST_TESTED), JUDGED)
-    whitened, elected, k = Axes.of(patients, controls), split.elected, len(split.mixture.means)
+    whitened, elected, k = Axes.of(patients, controls), split.elected, split.discriminants.weights.shape[1]
 
     def labelled(ill: Tensor, healthy: Tensor) -> Tensor | None:
         some, others, wanted = patients[ill], controls[healthy], elected.labels[ill]
@@ -105,16 +103,44 @@ def held_out_scores(split: FirstSplit, patients: Tensor, controls: Tensor, *, se
 
 def elect(judged: list[Judgement], agreed: np.ndarray) -> int:
     """Position of the winner among splits, given how much of each is found again in other spaces."""
-    gaps = np.array([each.gap for each in judged])
-    large = np.array([each.smallest >= SMALL for each in judged])
+    gaps, large = np.array([each.gap for each in judged]), _large(judged)
     if not large.any():
         return int(np.argmax([each.smallest for each in judged]))
-    found_again = gaps * agreed
-    supported = np.array([each.has_gap for each in judged]) & (found_again >= GAP)
-    supported &= large | (gaps >= FAR_BETTER * gaps[large].max())
-    if supported.any():
-        return int(np.where(supported | large, found_again, -np.inf).argmax())
+    with_gap = supported(judged, agreed)
+    if with_gap.any():
+        return int(np.where(with_gap | large, gaps * agreed, -np.inf).argmax())
     return int(np.where(large, agreed, -np.inf).argmax())
+
+
+def supported(judged: list[Judgement], agreed: np.ndarray) -> np.ndarray:
+    """(splits,): whether there is a gap that other spaces show too, and a far wider one for a small subgroup."""
+    gaps, large = np.array([each.gap for each in judged]), _large(judged)
+    widest = gaps[large].max() if large.any() else np.inf
+    with_gap = np.array([each.has_gap for each in judged]) & (gaps * agreed >= GAP)
+    return with_gap & (large | (gaps >= FAR_BETTER * widest))
+
+
+def _large(judged: list[Judgement]) -> np.ndarray:
+    return np.array([each.smallest >= SMALL for each in judged])
+
+
+def weights(judged: list[Judgement], agreed: np.ndarray, names: np.ndarray) -> np.ndarray:
+    """(splits,): how much each counts in the consensus: all spaces alike, and in each what others find again most."""
+    each = np.where(_large(judged), agreed**POWER, 0.0)
+    of_space = np.array([each[names == name].sum() for name in names])
+    return each / np.maximum(of_space, 1e-12)
+
+
+def consensus(splits: list[Tensor], weight: np.ndarray, start: Tensor) -> Tensor:
+    """Labels by K-means of the patients' memberships in all splits (Topchy et al. 2005), started from one of them.
+
+    Where subgroups overlap, every split has errors of its own. `start`, if subgroups of the consensus become small.
+    """
+    k = int(start.max()) + 1
+    members = torch.cat([w**0.5 * F.one_hot(labels).double() for labels, w in zip(splits, weight, strict=True)], dim=1)
+    centroids = torch.stack([members[start == i].mean(0) for i in range(k)])
+    found = KMeans(k, init=centroids.numpy(), n_init=1).fit_predict(members.numpy())
+    return torch.as_tensor(found).long() if np.bincount(found, minlength=k).min() >= SMALL * len(start) else start
 
 
 def similarity(labels: list[Tensor]) -> np.ndarray:

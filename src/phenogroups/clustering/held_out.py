@@ -51,6 +51,18 @@ class HeldOut:
         return among[:, a] - among[:, b], self.controls[:, a] - self.controls[:, b]
 
 
+@dataclass(frozen=True)
+class Discriminants:
+    center: Tensor  # (features,)
+    weights: Tensor  # (features, subgroups)
+    offset: Tensor  # (subgroups,)
+
+    def posterior(self, x: Tensor) -> Tensor:
+        """(n, subgroups), in the precision of `x`."""
+        center, weights, offset = (each.to(x.device) for each in vars(self).values())
+        return ((x.double() - center) @ weights + offset).softmax(1).to(x)
+
+
 class Judge:
     """Judges splits of the patients in one space: principal axes of everybody, as given and standardised."""
 
@@ -59,17 +71,24 @@ class Judge:
         each = deviation(everybody)
         parts = [principal_axes(everybody, scale, axes)[1] for scale in (torch.ones_like(each), 1 / each)]
         basis = torch.cat(parts, dim=1)
-        x, y = (patients - patients.mean(0)) @ basis, (controls - patients.mean(0)) @ basis
+        self.k, self.seed, self.center = n_subgroups, seed, patients.mean(0)
+        x, y = (patients - self.center) @ basis, (controls - self.center) @ basis
         values, vectors = torch.linalg.eigh(torch.atleast_2d(torch.cov(x.T)))
         loud = values > 1e-8 * values.max()
         whitening = vectors[:, loud] / values[loud].sqrt()
-        self.patients, self.controls, self.k, self.seed = x @ whitening, y @ whitening, n_subgroups, seed
+        self.patients, self.controls, self.basis = x @ whitening, y @ whitening, basis @ whitening
 
     def __call__(self, labels: Tensor) -> Judgement:
         """By either half of the patients, and all controls, scored by discriminants of the other half."""
         half, every_control = self._part(self.patients, 2), torch.ones(len(self.controls), dtype=torch.bool)
         scored = [self._scored(labels[half != i], half == i, every_control, labels[half == i]) for i in range(2)]
         return judgement(scored, labels, self.k)
+
+    def discriminants(self, labels: Tensor) -> "Discriminants":
+        """Of all patients, for any vectors of the same features."""
+        toward, offset = self._discriminants(self.patients, labels)
+        log_sizes = torch.bincount(labels, minlength=self.k).clamp_min(1).double().log()
+        return Discriminants(self.center, self.basis @ toward, offset + log_sizes)
 
     def held_out(self, labelled: Labelled) -> HeldOut | None:
         """All patients and controls, each scored without the subjects of the part that they belong to.
@@ -106,7 +125,7 @@ class Judge:
     def _discriminants(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Linear discriminants (axes, subgroups), and what centres them (subgroups,) between the subgroups."""
         one_hot = F.one_hot(labels, self.k).double()
-        means = one_hot.T @ x / one_hot.sum(0)[:, None]
+        means = one_hot.T @ x / one_hot.sum(0).clamp_min(1)[:, None]
         away = x - means[labels]
         within = (1 - WITHIN_SHRINKAGE) * away.T @ away / len(x) + WITHIN_SHRINKAGE * torch.eye(x.shape[1]).double()
         toward = torch.linalg.solve(within, means.T)

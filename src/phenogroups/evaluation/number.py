@@ -91,7 +91,7 @@ def choose(
 def evidence(split: FirstSplit, patients: Tensor, controls: Tensor, seed: int) -> dict[str, float]:
     """What the rule is about, of one number of subgroups."""
     scores = held_out_scores(split, patients, controls, seed=seed)
-    tested = judgement([scores], split.labels, len(split.mixture.means))
+    tested = judgement([scores], split.elected.labels, split.discriminants.weights.shape[1])
     return {
         "gap": tested.gap,
         "gap_of_smaller": tested.of_smaller,
