@@ -78,22 +78,27 @@ def test_every_option_is_explained(command, capsys):
     assert not [line for line in options if "None" in line]
 
 
-def test_demo(tmp_path, capsys):
-    folder = tmp_path / "demo"
-    assert cli.main(["demo", "--subjects", "40", "--epochs", "1", "--out", str(folder)]) == 0
-    printed = capsys.readouterr()
-    for words in ("Subgroup", "deep_ucsl", "kmeans on pixels", "held-out patients", str(folder / "report.html")):
-        assert words in plain(printed.out)
-    assert re.search(r"epoch (\d+)/\1 .* classification \d\.\d+ +clustering \d\.\d+ +0:00:00 left", printed.err)
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """A folder in which the demo was run by a process of its own, and what it said."""
+    home = tmp_path_factory.mktemp("demo")
+    command = [*COMMAND, "demo", "--subjects", "40", "--epochs", "1", "--out", "here"]
+    return home / "here", subprocess.run(command, cwd=home, check=True, capture_output=True, text=True, env=os.environ)
+
+
+def test_demo(demo):
+    folder, said = demo
+    for words in ("Subgroup", "deep_ucsl", "kmeans on pixels", "held-out patients", "here/report.html"):
+        assert words in plain(said.stdout)
+    assert re.search(r"epoch (\d+)/\1 .* classification \d\.\d+ +clustering \d\.\d+ +0:00:00 left", said.stderr)
     assert len(pd.read_csv(folder / "subgroups.csv")) == 40
 
 
-def test_demo_as_a_command(tmp_path):
-    command = [*COMMAND, "demo", "--subjects", "40", "--epochs", "1", "--out", "here"]
-    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, env=os.environ)
-    assert "here/report.html" in done.stdout
-    assert "Warning" not in done.stderr
-    assert (tmp_path / "here" / "report.html").stat().st_size > 10_000
+def test_demo_as_a_command(demo):
+    folder, said = demo
+    assert "here/report.html" in said.stdout
+    assert "Warning" not in said.stderr
+    assert (folder / "report.html").stat().st_size > 10_000
 
 
 def test_discover_then_predict_features(features_csv, tmp_path, capsys):
