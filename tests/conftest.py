@@ -7,7 +7,6 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if "PYTEST_XDIST_WORKER" in os.environ:  # two workers, two cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    gc.disable()  # until everything is imported
 
 import io
 from collections.abc import Callable, Iterator
@@ -36,6 +35,11 @@ with io.BytesIO() as file:
 SAVE = "matplotlib.figure.Figure.savefig"
 
 
+def pytest_collection() -> None:
+    """While all tests and what they test are imported, the garbage collector finds nothing."""
+    gc.disable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow files first; `make test` keeps xdist from sorting them again."""
     items.sort(key=lambda item: ORDER.get(item.path.name, len(ORDER)))
@@ -45,6 +49,10 @@ def pytest_collection_finish() -> None:
     """What is imported stays: the garbage collector need not visit it again and again."""
     gc.enable()
     gc.freeze()
+
+
+def leave_figures_blank(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SAVE, lambda _, file, *, format, **__: file.write(BLANK[format]))
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +73,7 @@ def _figures_are_not_rendered(request, render) -> Iterator[None]:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SAVE, lambda _, file, *, format, **__: file.write(BLANK[format]))
+        leave_figures_blank(patch)
         yield
 
 
@@ -93,6 +101,14 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def remember_searches(patch: pytest.MonkeyPatch) -> None:
+    from phenogroups.methods import deep_ucsl, election
+    from phenogroups.workflows import weigh
+
+    for module in (deep_ucsl, election, weigh):
+        patch.setattr(module, "first_split", remembered(module.first_split))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _searches_are_remembered(request) -> Iterator[None]:
     """The search for the first subgroups of a table is made once for the same subjects, number and seed.
@@ -103,12 +119,8 @@ def _searches_are_remembered(request) -> Iterator[None]:
     if request.node.get_closest_marker("anew"):
         yield
         return
-    from phenogroups.methods import deep_ucsl, election
-    from phenogroups.workflows import weigh
-
     with pytest.MonkeyPatch.context() as patch:
-        for module in (deep_ucsl, election, weigh):
-            patch.setattr(module, "first_split", remembered(module.first_split))
+        remember_searches(patch)
         yield
 
 
