@@ -38,6 +38,7 @@ fresh = [nbformat.v4.new_code_cell("%reset -f") for _ in notebooks]
 cells = [cell for first, each in zip(fresh, notebooks.values()) for cell in (first, *each.cells)]
 cells = [nbformat.v4.new_code_cell(light), *cells]
 NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=500, allow_errors=True).execute()
+assert not cells[0].outputs, cells[0].outputs
 for path, notebook in notebooks.items():
     nbformat.write(notebook, os.path.basename(path))
 """
