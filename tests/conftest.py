@@ -20,11 +20,10 @@ if TYPE_CHECKING:  # imported by the fixtures: the workers wait for a process th
 
 # the longest files, longest first: whatever is given out last, one worker ends alone with it
 SLOW_FILES = (
-    "test_tutorials.py", "test_distributed.py", "test_examples.py", "test_resume.py", "test_contract.py",
-    "test_determinism.py", "test_first_split.py", "test_cli.py", "test_browser.py", "test_readme.py",
-    "test_discover.py", "test_frozen_encoder.py", "test_sklearn.py", "test_page.py", "test_reference.py",
-    "test_choose.py", "test_compare.py", "test_docs_data.py", "test_docs_site.py", "test_consensus.py",
-    "test_deep_ucsl.py",
+    "test_tutorials.py", "test_distributed.py", "test_examples.py", "test_contract.py", "test_resume.py",
+    "test_determinism.py", "test_first_split.py", "test_readme.py", "test_cli.py", "test_frozen_encoder.py",
+    "test_sklearn.py", "test_browser.py", "test_compare.py", "test_choose.py", "test_discover.py", "test_docs_site.py",
+    "test_docs_data.py", "test_reference.py", "test_deep_ucsl.py", "test_consensus.py", "test_ids.py", "test_page.py",
 )  # fmt: skip
 ORDER = {name: place for place, name in enumerate(SLOW_FILES)}
 
