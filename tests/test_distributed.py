@@ -429,22 +429,21 @@ def test_torchrun_says_how_many(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory) -> Path:
-    cohort = cohorts()["table"]
-    path = tmp_path_factory.mktemp("table") / "table.csv"
-    frame = pd.DataFrame(cohort.inputs, columns=[f"f{i}" for i in range(6)]).assign(diagnosis=cohort.diagnosis)
-    frame.to_csv(path, index=False)
-    return path
+def commands(tmp_path_factory) -> dict[str, tuple[Path, Path]]:
+    """Of two sizes, a table and the run of one process.
 
-
-@pytest.fixture(scope="module")
-def alone(table, tmp_path_factory) -> Path:
-    """The run of one process."""
+    In the smaller one, patients are too few for subgroups to be looked for again in halves, which takes the most time.
+    """
     from phenogroups.cli import main
 
-    folder = tmp_path_factory.mktemp("alone") / "run"
-    assert main(["discover", str(table), *DISCOVER, "--out", str(folder)]) == 0
-    return folder
+    found = {}
+    for name, count in (("whole", 121), ("few", 81)):
+        folder, cohort = tmp_path_factory.mktemp(name), cohorts()["table"][:count]
+        frame = pd.DataFrame(cohort.inputs, columns=[f"f{i}" for i in range(6)]).assign(diagnosis=cohort.diagnosis)
+        frame.to_csv(folder / "table.csv", index=False)
+        assert main(["discover", str(folder / "table.csv"), *DISCOVER, "--out", str(folder / "run")]) == 0
+        found[name] = folder / "table.csv", folder / "run"
+    return found
 
 
 def same_run(alone: Path, found: Path) -> None:
@@ -456,7 +455,8 @@ def same_run(alone: Path, found: Path) -> None:
     assert load(found).predict(cohorts()["table"]).shape == (121,)
 
 
-def test_the_command_under_torchrun(table, alone, tmp_path):
+def test_the_command_under_torchrun(commands, tmp_path):
+    table, alone = commands["whole"]
     words = ["--nproc-per-node=2", "--master-port", free_port(), "-m", "phenogroups.cli", "discover", table, *DISCOVER]
     done = run("-m", "torch.distributed.run", *words, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
@@ -464,8 +464,10 @@ def test_the_command_under_torchrun(table, alone, tmp_path):
     same_run(alone, tmp_path / "run")
 
 
-def test_a_run_that_one_process_began_is_resumed_by_two(table, alone, tmp_path, monkeypatch):
+def test_a_run_that_one_process_began_is_resumed_by_two(commands, tmp_path, monkeypatch):
     from phenogroups.cli import main
+
+    table, alone = commands["few"]
 
     def interrupted(trainer: Trainer) -> None:
         if trainer.epoch == 2:
@@ -510,7 +512,8 @@ def two_machines():
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
-def test_two_machines(table, alone, tmp_path):
+def test_two_machines(commands, tmp_path):
+    table, alone = commands["few"]
     with two_machines() as machines:
         running = []
         for i, (name, device) in enumerate(machines):

@@ -73,7 +73,7 @@ def test_compare_methods(run, tmp_path):
 
 
 def test_is_it_real(run, tmp_path):
-    printed = run("05_is_it_real.py", "--subjects", 300, "--epochs", 3, "--out", tmp_path)
+    printed = run("05_is_it_real.py", "--subjects", 96, "--epochs", 3, "--out", tmp_path)
     finding, printed = printed.split("# artefact")
     assert "Subgroups were not seen to follow age, sex, site" in finding
     assert "Controls are left undecided between the subgroups" in finding  # the paper's diagnostics are said

@@ -460,59 +460,96 @@ def test_control_c(pictures, tmp_path, capsys, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix not in (".png", ".csv")) == ["run"]
 
 
-# a command in a process of its own, where Ctrl-C is understood or ignored, that sends itself a signal after one epoch
+# commands in processes of their own, where Ctrl-C is understood or ignored, that send themselves a signal after one
+# epoch; forked by a process that imports once
 SIGNALLED = """
-import os, signal, sys
+import json, os, signal, sys
 from phenogroups import cli
 from phenogroups.workflows import discover as discovery
 from phenogroups.training.em import Trainer
 
-number, on_control_c, *words = sys.argv[1:]
-signal.signal(signal.SIGINT, signal.SIG_IGN if on_control_c == "ignored" else signal.default_int_handler)
 real = Trainer.m_step
 
-def m_step(self):
-    if self.epoch == 1:
-        os.kill(os.getpid(), int(number))
-    real(self)
+def run(folder, number, on_control_c, words):
+    os.chdir(folder)
+    for descriptor, name in ((1, "out.txt"), (2, "err.txt")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), descriptor)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if on_control_c == "ignored" else signal.default_int_handler)
 
-Trainer.m_step = m_step
-discovery.write_page = lambda folder: (folder / "report.html").write_text("")
-sys.exit(cli.main(words))
+    def m_step(self):
+        if self.epoch == 1:
+            os.kill(os.getpid(), number)
+        real(self)
+
+    Trainer.m_step = m_step
+    discovery.write_page = lambda folder: (folder / "report.html").write_text("")
+    return cli.main(words)
+
+codes = []
+for folder, *asked in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = run(folder, *asked)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(json.dumps(codes))
 """
+SIGNALS = {  # name: the signal, what Ctrl-C is, the code of a command that ends as it should
+    "control-c": (signal.SIGINT, "understood", 130),
+    "terminated": (signal.SIGTERM, "ignored", 143),
+    "control-c ignored": (signal.SIGINT, "ignored", 0),
+}
 
 
-@pytest.mark.parametrize(
-    ("number", "on_control_c", "code"), [(signal.SIGINT, "understood", 130), (signal.SIGTERM, "ignored", 143)]
-)
-def test_the_commands_of_the_docs(tmp_path, capsys, monkeypatch, number, on_control_c, code):
+def commands_of_the_docs() -> list[str]:
     """The first is stopped in its second epoch, the second goes on."""
     text = (Path(__file__).parents[1] / "docs" / "guides" / "interrupted_runs.md").read_text()
-    first, second = re.findall(r"^phenogroups (.*)$", text, re.MULTILINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(discovery, "write_page", without_pictures)
-    cohort = people()
-    table = pd.DataFrame(cohort.inputs).add_prefix("x").assign(diagnosis=cohort.diagnosis)
-    table.to_csv("subjects.csv", index=False)
+    return re.findall(r"^phenogroups (.*)$", text, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def signalled(tmp_path_factory) -> dict[str, tuple[Path, int]]:
+    """Of each signal, the folder in which the command ran, and its code."""
+    first, _ = commands_of_the_docs()
+    cohort, jobs = people(), []
+    for name, (number, on_control_c, _) in SIGNALS.items():
+        folder = tmp_path_factory.mktemp(name)
+        table = pd.DataFrame(cohort.inputs).add_prefix("x").assign(diagnosis=cohort.diagnosis)
+        table.to_csv(folder / "subjects.csv", index=False)
+        own = ["discover", "subjects.csv", "--out", "run", *SET]
+        jobs.append([str(folder), int(number), on_control_c, own if name == "control-c ignored" else first.split()])
     done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED, str(int(number)), on_control_c, *first.split()], capture_output=True,
-        text=True, check=False,
+        [sys.executable, "-c", SIGNALLED, json.dumps(jobs)], capture_output=True, text=True, check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    assert "stopped; Finished epochs are kept: the same command with --resume goes on." in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stderr
+    codes = json.loads(done.stdout.splitlines()[-1])
+    return {name: (Path(job[0]), code) for name, job, code in zip(SIGNALS, jobs, codes, strict=True)}
+
+
+@pytest.mark.parametrize("name", ["control-c", "terminated"])
+def test_the_commands_of_the_docs(signalled, capsys, monkeypatch, name):
+    _, second = commands_of_the_docs()
+    folder, code = signalled[name]
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(discovery, "write_page", without_pictures)
+    said = Path("err.txt").read_text()
+    assert code == SIGNALS[name][2], said
+    assert "stopped; Finished epochs are kept: the same command with --resume goes on." in said
+    assert "Traceback" not in said
     assert cli.main(second.split()) == 0
     assert "Going on after epoch 1 of 6." in capsys.readouterr().err
 
 
-def test_a_run_that_ignores_control_c_is_not_stopped_by_it(tmp_path):
-    rows = pd.DataFrame(people().inputs).add_prefix("x").assign(diagnosis=people().diagnosis)
-    rows.to_csv(tmp_path / "subjects.csv", index=False)
-    words = ["discover", str(tmp_path / "subjects.csv"), "--out", str(tmp_path / "run"), *SET]
-    command = [sys.executable, "-c", SIGNALLED, str(int(signal.SIGINT)), "ignored", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "run" / "recipe.json").exists()
+def test_a_run_that_ignores_control_c_is_not_stopped_by_it(signalled):
+    folder, code = signalled["control-c ignored"]
+    assert code == SIGNALS["control-c ignored"][2], (folder / "err.txt").read_text()
+    assert (folder / "run" / "recipe.json").exists()
 
 
 def test_the_demo_goes_on_too(tmp_path, monkeypatch):

@@ -4,12 +4,12 @@ import html
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import nullcontext
 from unittest.mock import Mock
 
@@ -29,8 +29,10 @@ QUICK = ["--set", "epochs=2", "steps=2", "restarts=1"]
 
 @pytest.fixture
 def features_csv(features, tmp_path):
-    rows = pd.DataFrame(features.inputs, columns=[f"x{j}" for j in range(6)]).assign(diagnosis=features.diagnosis)
-    rows["kind"] = features.truth
+    """Too few patients for subgroups to be looked for again in halves, which takes the most time of a run."""
+    some = features[:90]
+    rows = pd.DataFrame(some.inputs, columns=[f"x{j}" for j in range(6)]).assign(diagnosis=some.diagnosis)
+    rows["kind"] = some.truth
     rows.to_csv(tmp_path / "subjects.csv", index=False)
     return tmp_path / "subjects.csv"
 
@@ -55,12 +57,15 @@ def plain(text: str) -> str:
 
 
 def test_help_answers_in_a_second():
-    def seconds() -> float:
-        began = time.perf_counter()
-        subprocess.run([*COMMAND, "--help"], check=True, capture_output=True)
-        return time.perf_counter() - began
+    """Of a processor: on a machine that is busy, the clock runs on while the command waits for its turn."""
 
-    assert min(seconds() for _ in range(3)) < 1
+    def spent() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    before = spent()
+    subprocess.run([*COMMAND, "--help"], check=True, capture_output=True)
+    assert 0 < spent() - before < 1
 
 
 def test_help_imports_nothing_heavy():
@@ -78,29 +83,34 @@ def test_every_option_is_explained(command, capsys):
     assert not [line for line in options if "None" in line]
 
 
-def test_demo(tmp_path, capsys):
-    folder = tmp_path / "demo"
-    assert cli.main(["demo", "--subjects", "40", "--epochs", "1", "--out", str(folder)]) == 0
-    printed = capsys.readouterr()
-    for words in ("Subgroup", "deep_ucsl", "kmeans on pixels", "held-out patients", str(folder / "report.html")):
-        assert words in plain(printed.out)
-    assert re.search(r"epoch (\d+)/\1 .* classification \d\.\d+ +clustering \d\.\d+ +0:00:00 left", printed.err)
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """A folder in which the demo was run by a process of its own, and what it said."""
+    home = tmp_path_factory.mktemp("demo")
+    command = [*COMMAND, "demo", "--subjects", "40", "--epochs", "1", "--out", "here"]
+    return home / "here", subprocess.run(command, cwd=home, check=True, capture_output=True, text=True, env=os.environ)
+
+
+def test_demo(demo):
+    folder, said = demo
+    for words in ("Subgroup", "deep_ucsl", "kmeans on pixels", "held-out patients", "here/report.html"):
+        assert words in plain(said.stdout)
+    assert re.search(r"epoch (\d+)/\1 .* classification \d\.\d+ +clustering \d\.\d+ +0:00:00 left", said.stderr)
     assert len(pd.read_csv(folder / "subgroups.csv")) == 40
 
 
-def test_demo_as_a_command(tmp_path):
-    command = [*COMMAND, "demo", "--subjects", "40", "--epochs", "1", "--out", "here"]
-    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, env=os.environ)
-    assert "here/report.html" in done.stdout
-    assert "Warning" not in done.stderr
-    assert (tmp_path / "here" / "report.html").stat().st_size > 10_000
+def test_demo_as_a_command(demo):
+    folder, said = demo
+    assert "here/report.html" in said.stdout
+    assert "Warning" not in said.stderr
+    assert (folder / "report.html").stat().st_size > 10_000
 
 
 def test_discover_then_predict_features(features_csv, tmp_path, capsys):
     run, new = str(tmp_path / "run"), tmp_path / "new.csv"
     assert cli.main(["discover", str(features_csv), "--truth", "kind", "--out", run, *QUICK]) == 0
     printed = plain(capsys.readouterr().out)
-    assert "60 patients and 60 controls, 6 features: x0, x1, x2, x3, x4, x5" in printed
+    assert "45 patients and 45 controls, 6 features: x0, x1, x2, x3, x4, x5" in printed
     headline = json.loads((tmp_path / "run" / "verdict.json").read_text())["headline"]
     assert (
         printed.index(headline) < printed.index("subgroups were looked for") < printed.index("Scores on the held-out")
@@ -222,7 +232,7 @@ def test_common_settings_are_plain_options_and_the_run_has_a_log(features_csv, t
     assert (settings["epochs"], settings["device"], settings["seed"]) == (2, "cpu", 3)
     assert "Method deep_ucsl, settings {" in capsys.readouterr().err
     log = (run / "log.txt").read_text()
-    for words in ("Method deep_ucsl, settings {", "epoch 2/2", "60 patients and 60 controls", "held-out", "Written:"):
+    for words in ("Method deep_ucsl, settings {", "epoch 2/2", "45 patients and 45 controls", "held-out", "Written:"):
         assert words in log
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", log)
     assert cli.main([*command[:4], "--threads", "0", "--overwrite"]) == 2
@@ -238,7 +248,7 @@ def test_a_run_that_failed_leaves_its_log_until_another_ends(features_csv, tmp_p
         with nullcontext() if isinstance(error, FloatingPointError) else pytest.raises(RuntimeError, match="a fault"):
             assert cli.main(command) == 2
     assert f"What it said and did until then is in {log}." in plain(capsys.readouterr().err)
-    for words in ("Method deep_ucsl, settings {", "60 patients and 60 controls", str(error), "Traceback"):
+    for words in ("Method deep_ucsl, settings {", "45 patients and 45 controls", str(error), "Traceback"):
         assert words in log.read_text()
     assert cli.main(command) == 0
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["run"]
@@ -246,7 +256,7 @@ def test_a_run_that_failed_leaves_its_log_until_another_ends(features_csv, tmp_p
 
 def test_a_mistake_that_is_said_at_once_leaves_no_file(features_csv, tmp_path):
     before = {*tmp_path.iterdir()}
-    for wrong in (["--threads", "0"], ["--set", "epoch=3"], ["--subgroups", "61"]):
+    for wrong in (["--threads", "0"], ["--set", "epoch=3"], ["--subgroups", "46"]):
         assert cli.main(["discover", str(features_csv), "--out", str(tmp_path / "run"), *wrong]) == 2
     assert {*tmp_path.iterdir()} == before
 
@@ -413,7 +423,7 @@ def test_a_setting_that_does_not_fit_is_said_before_training(images_csv, capsys,
 
 
 def test_features_that_are_no_numbers_are_named(features_csv, tmp_path, capsys):
-    edit(features_csv, x2=["", "two", *["1"] * 118])
+    edit(features_csv, x2=["", "two", *["1"] * 88])
     assert cli.main(["discover", str(features_csv), "--out", str(tmp_path / "run")]) == 2
     message = capsys.readouterr().err
     assert "2 cells that are not, in 2 rows (row1, row2): 'x2' of row1, 'x2' of row2" in plain(message)

@@ -244,12 +244,16 @@ def test_rows_of_pictures_are_full_and_large(visit, many_pictures, width, column
             assert set(gallery["rows"]) == {columns}
 
 
-@pytest.mark.parametrize(("width", "rows"), [(400, [4, 4]), (1280, [8])])
-def test_the_ends_of_a_property_stand_side_by_side(visit, make_run, evidence, tmp_path, width, rows):
+@pytest.fixture(scope="module")
+def of_contrast(make_run, evidence, tmp_path_factory):
     follows = Followed("contrast", "image", False, "They follow contrast.", ("image_contrast",))
     seen = replace(evidence, warnings=("They follow contrast.",), followed=(follows,))
-    folder, _ = make_run(tmp_path / "run", (1, 20, 20), film=False, evidence=seen)
-    page = visit(folder, width)
+    return make_run(tmp_path_factory.mktemp("contrast") / "run", (1, 20, 20), film=False, evidence=seen)[0]
+
+
+@pytest.mark.parametrize(("width", "rows"), [(400, [4, 4]), (1280, [8])])
+def test_the_ends_of_a_property_stand_side_by_side(visit, of_contrast, width, rows):
+    page = visit(of_contrast, width)
     (strip,) = (one for one in page.evaluate(GALLERIES) if one["count"] == 8 and one["least"] < 160)
     assert strip["rows"] == rows
     assert page.evaluate(OVERLAP) == []

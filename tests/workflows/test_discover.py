@@ -37,24 +37,22 @@ from phenogroups.data.tables import spec_from_json
 from phenogroups.workflows.predict import predict_table
 from phenogroups.training.run import read_recipe
 
-run, table, folder = sys.argv[1:]
-inputs = read_inputs(open_table(table, spec_from_json(read_recipe(run)["table"])))
-method = phenogroups.load(run)
-together = method.predict_cohort(inputs)
-alone = [method.predict_cohort(inputs[row : row + 1]) for row in (0, 50, 63, 64, 119)]
-np.savez(f"{folder}/together.npz", **vars(together))
-np.savez(f"{folder}/alone.npz", **{key: np.concatenate([vars(p)[key] for p in alone]) for key in vars(together)})
-predict_table(run, table, f"{folder}/predicted.csv")
+for home in sys.argv[1:]:
+    run, table, folder = f"{home}/run", f"{home}/subjects.csv", f"{home}/elsewhere"
+    inputs = read_inputs(open_table(table, spec_from_json(read_recipe(run)["table"])))
+    method = phenogroups.load(run)
+    together = method.predict_cohort(inputs)
+    alone = [method.predict_cohort(inputs[row : row + 1]) for row in (0, 50, 63, 64, 119)]
+    np.savez(f"{folder}/together.npz", **vars(together))
+    np.savez(f"{folder}/alone.npz", **{key: np.concatenate([vars(p)[key] for p in alone]) for key in vars(together)})
+    predict_table(run, table, f"{folder}/predicted.csv")
 """
 
 
-@pytest.fixture(scope="module", params=["images", "features"])
-def made(request, tmp_path_factory):
+def make(home, cohort):
     """A run made from a table: folder of everything, the cohort, what was found."""
-    home = tmp_path_factory.mktemp(request.param)
-    cohort = request.getfixturevalue(request.param)
     rows = {"id": [f"sub-{i:03d}" for i in range(120)], "diagnosis": cohort.diagnosis}
-    if request.param == "images":
+    if cohort.inputs.ndim > 2:
         (home / "scans").mkdir()
         rows["scan"] = [f"scans/{i}.png" for i in range(120)]
         for path, picture in zip(rows["scan"], cohort.inputs[:, 0], strict=True):
@@ -67,6 +65,25 @@ def made(request, tmp_path_factory):
     table = open_table(home / "subjects.csv", spec)
     spec, cohort = table.spec, read_cohort(table)
     return home, cohort, discover(cohort, DeepUCSL(**QUICK), home / "run", table=asdict(spec))
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory, images, features):
+    return {name: make(tmp_path_factory.mktemp(name), of) for name, of in (("images", images), ("features", features))}
+
+
+@pytest.fixture(scope="module", params=["images", "features"])
+def made(request, both):
+    return both[request.param]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(both):
+    """One new process has predicted with both runs, into a folder beside each."""
+    homes = [home for home, *_ in both.values()]
+    for home in homes:
+        (home / "elsewhere").mkdir()
+    subprocess.run([sys.executable, "-c", PREDICT, *map(str, homes)], check=True, env=os.environ)
 
 
 @pytest.fixture(scope="module")
@@ -162,16 +179,14 @@ def test_a_model_of_an_earlier_version_predicts_without_distances(made, tmp_path
     np.testing.assert_array_equal(as_learned[:, found.method.by_size_], found.method.predict_subgroup_proba(cohort))
 
 
-def test_a_new_process_predicts_the_same_also_one_by_one(made, tmp_path):
+def test_a_new_process_predicts_the_same_also_one_by_one(made, elsewhere):
     home, cohort, found = made
     expected = found.method.predict_cohort(cohort)
-    command = [sys.executable, "-c", PREDICT, str(home / "run"), str(home / "subjects.csv"), str(tmp_path)]
-    subprocess.run(command, check=True, env=os.environ)
     for name, rows in (("together", slice(None)), ("alone", [0, 50, 63, 64, 119])):
-        loaded = np.load(tmp_path / f"{name}.npz")
+        loaded = np.load(home / "elsewhere" / f"{name}.npz")
         assert_same_prediction(Prediction(**{key: loaded[key] for key in vars(expected)}), expected[rows])
     written = pd.read_csv(home / "run" / "subgroups.csv").set_index("subject")
-    predicted = pd.read_csv(tmp_path / "predicted.csv").set_index("subject")
+    predicted = pd.read_csv(home / "elsewhere" / "predicted.csv").set_index("subject")
     columns = ["p_A", "p_B", "confidence", "undecided", "p_patient", "distance_A", "distance_B"]
     pd.testing.assert_frame_equal(
         predicted[columns], written.loc[predicted.index, columns], rtol=RELATIVE, atol=ABSOLUTE

@@ -1,5 +1,6 @@
 """The gap between subgroups: how much of their density is missing in the valley between them."""
 
+from functools import lru_cache
 from itertools import combinations
 
 import torch
@@ -36,12 +37,22 @@ def smoothed(values: Tensor, weight: Tensor) -> Tensor:
     above = place - below
     counts = values.new_zeros(len(values), GRID)
     counts = counts.scatter_add_(1, below, weight * (1 - above)).scatter_add_(1, below + 1, weight * above)
-    width = BANDWIDTH * whole**-0.2 / (2 * REACH) * (GRID - 1)  # in points of the grid
-    points = torch.arange(GRID, device=values.device)
-    apart = points[:, None] - points
-    widths, which = width[:, 0].unique(return_inverse=True)  # batches of one size, such as simulations, share a kernel
-    kernels = torch.exp(-((apart / widths[:, None, None]) ** 2) / 2)
-    return counts @ kernels[0] if len(widths) == 1 else (counts[:, None] @ kernels[which])[:, 0]
+    width = (BANDWIDTH * whole**-0.2 / (2 * REACH) * (GRID - 1))[:, 0]  # in points of the grid
+    widths, which = (width, None) if len(width) == 1 else width.unique(return_inverse=True)
+    if len(widths) == 1:  # values of one number, such as simulations, share a kernel
+        return counts @ _kernel(widths.item(), width.dtype, width.device)
+    return (counts[:, None] @ _kernels(widths)[which])[:, 0]
+
+
+@lru_cache(maxsize=32)  # splits of the same subjects are compared by the hundred
+def _kernel(width: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return _kernels(torch.tensor([width], dtype=dtype, device=device))[0]
+
+
+def _kernels(widths: Tensor) -> Tensor:
+    """(widths, points, points): weights of the points around each point."""
+    points = torch.arange(GRID, device=widths.device)
+    return torch.exp(-(((points[:, None] - points) / widths[:, None, None]) ** 2) / 2)
 
 
 def filled(density: Tensor) -> Tensor:

@@ -80,6 +80,8 @@ def tied_mixtures(
     copies = len(center) if z.ndim == 3 else 1
     (total,) = summed(((away.mT @ away,) for _, away in _centred(z, center, copies)), comm)
     total = total / count
+    least = JITTER * total.diagonal(dim1=1, dim2=2).mean(1, keepdim=True).clamp_min(torch.finfo(total.dtype).tiny)
+    ridge = least[..., None] * torch.eye(total.shape[2], dtype=total.dtype)
     climbing = torch.arange(len(starts))
     given = ((starts[:, rows].double(), away) for rows, away in _centred(z, center, len(starts)))
     # only K and K x D numbers are all-reduced
@@ -87,7 +89,7 @@ def tied_mixtures(
     fits: list[TiedMixture | None] = [None] * len(starts)
     reached = torch.full((len(starts),), -torch.inf, dtype=torch.float64)
     for iteration in range(max_iterations + 1):
-        found = _maximise(total, mass, weighted, count)
+        found = _maximise(total, ridge, mass, weighted, count)
         # the next M-step needs sums of the posteriors only: they are taken in the same pass
         expected = (_expect(away, found) for _, away in _centred(z, center, len(climbing)))
         evidence, mass, weighted = summed(expected, comm)
@@ -103,7 +105,7 @@ def tied_mixtures(
         if done.any():
             climbing, mass, weighted, reached = (t[~done] for t in (climbing, mass, weighted, reached))
             if z.ndim == 3:
-                z, center, total = z[~done], center[~done], total[~done]
+                z, center, total, ridge = z[~done], center[~done], total[~done], ridge[~done]
     return [fit for fit in fits if fit is not None]
 
 
@@ -124,15 +126,13 @@ class _Maximum(NamedTuple):
     log_volume: Tensor  # (S,): what all c have in common, on average
 
 
-def _maximise(total: Tensor, mass: Tensor, weighted: Tensor, count: int) -> _Maximum:
+def _maximise(total: Tensor, ridge: Tensor, mass: Tensor, weighted: Tensor, count: int) -> _Maximum:
     """Shared covariance = total covariance minus that of the means: no pass over the subjects."""
     share = mass / count
     shift = weighted / mass.clamp_min(1e-10)[..., None]
     within = total - (shift * share[..., None]).mT @ shift
-    ridge = JITTER * total.diagonal(dim1=1, dim2=2).mean(1, keepdim=True).clamp_min(torch.finfo(total.dtype).tiny)
-    eye = torch.eye(total.shape[2], dtype=total.dtype)
-    root = torch.linalg.cholesky(within + ridge[..., None] * eye)
-    whitening = torch.linalg.solve_triangular(root.mT, eye.expand_as(root), upper=True)
+    root = torch.linalg.cholesky(within + ridge)
+    whitening = torch.linalg.solve_triangular(root.mT, torch.eye(root.shape[2], dtype=root.dtype), upper=True)
     sizes = share.clamp_min(1 / (10 * count))
     log_sizes = (sizes / sizes.sum(1, keepdim=True)).log()
     whitened = shift @ whitening

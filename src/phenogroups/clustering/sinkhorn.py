@@ -60,7 +60,7 @@ def potentials(
         else:
             damping = max(damping * DAMPED, FIRST_DAMPING)
         # a constant added to all potentials changes nothing, so this direction has no curvature: the ones add some
-        damped = best.curvature + damping * target.diag() + 1 / len(target)
+        damped = (best.curvature + damping * target.diag() if damping else best.curvature) + 1 / len(target)
         step = torch.linalg.solve_ex(damped, best.gap).result
         potential = best.potential + step
         reach = (step.max() - step.min()).item()

@@ -149,9 +149,9 @@ def discover(
     Examples
     --------
     >>> from phenogroups import DeepUCSL, discover, drawn_table
-    >>> found = discover(drawn_table(120), DeepUCSL(epochs=2, steps=2), "run")
+    >>> found = discover(drawn_table(80), DeepUCSL(epochs=2, steps=2), "run")
     >>> len(found.subgroups), (found.folder / "report.html").exists()
-    (120, True)
+    (80, True)
     """
     folder, table = Path(folder), dict(table or {})
     check_writable(folder, overwrite=overwrite)
