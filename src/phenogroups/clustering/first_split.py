@@ -77,11 +77,11 @@ def first_split(patients: Tensor, controls: Tensor, n_subgroups: int, *, seed: i
 
 
 def held_out_scores(split: FirstSplit, patients: Tensor, controls: Tensor, *, seed: int = 0) -> HeldOut | None:
-    """Scores of the subjects that were searched, who had no influence on the discriminants of their own score.
+    """Scores of patients and controls by subgroups that were searched for without them.
 
-    The elected clusterer splits nine tenths of the patients anew in its space, made of nine tenths of the cohort: with
-    subgroups that everybody was searched for, a valley among the few who happen to be here would be found in any tenth
-    of them, and not in controls. None where such a split is not found again.
+    For each tenth of the subjects, the elected clusterer splits the other patients anew, in its space made of the other
+    subjects. It is not enough to leave the tenth out of the discriminants: subgroups of all patients are chosen for a
+    valley that these patients happen to have, and controls do not. None where such a split is not found again.
     """
     patients, controls = patients.cpu().double(), controls.cpu().double()
     axes = min(max(len(patients) // PATIENTS_PER_TESTED_AXIS, FEWEST_TESTED), JUDGED)
