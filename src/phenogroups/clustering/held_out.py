@@ -77,14 +77,15 @@ class Judge:
         loud = values > 1e-8 * values.max()
         whitening = vectors[:, loud] / values[loud].sqrt()
         self.patients, self.controls, self.basis = x @ whitening, y @ whitening, basis @ whitening
+        self.half = self._part(self.patients, 2)
 
     def __call__(self, labels: Tensor) -> Judgement:
         """By either half of the patients, and all controls, scored by discriminants of the other half."""
-        half, every_control = self._part(self.patients, 2), torch.ones(len(self.controls), dtype=torch.bool)
-        scored = [self._scored(labels[half != i], half == i, every_control, labels[half == i]) for i in range(2)]
+        halves = [self.half == i for i in range(2)]
+        scored = [self._scored(labels[~half], half, slice(None), labels[half]) for half in halves]
         return judgement(scored, labels, self.k)
 
-    def discriminants(self, labels: Tensor) -> "Discriminants":
+    def discriminants(self, labels: Tensor) -> Discriminants:
         """Of all patients, for any vectors of the same features."""
         toward, offset = self._discriminants(self.patients, labels)
         log_sizes = torch.bincount(labels, minlength=self.k).clamp_min(1).double().log()
@@ -110,9 +111,9 @@ class Judge:
         return torch.as_tensor(np.random.default_rng(self.seed).permutation(len(x)) % parts)
 
     def _scored(
-        self, labels: Tensor, patients: Tensor, controls: Tensor, known: Tensor | None = None
+        self, labels: Tensor, patients: Tensor, controls: Tensor | slice, known: Tensor | None = None
     ) -> HeldOut | None:
-        """These patients and controls (masks), scored by discriminants of the other patients, who have the labels.
+        """These patients (mask) and controls, scored by discriminants of the other patients, who have the labels.
 
         They are labelled by their highest score, unless their labels are known.
         """
