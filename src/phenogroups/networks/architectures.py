@@ -1,5 +1,6 @@
 """The architectures of encoders: convolutional networks of images and volumes, and a small network of features."""
 
+from functools import partial
 from math import ceil, log2, prod
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from phenogroups.networks.encoder import Encoder, Shape
+from phenogroups.networks.fourier import FourierConv2d
 
 CHANNELS = (16, 32, 64, 128)  # of the paper's network (appendix, MNIST), kept by `light`
 MAP_SIDE = 12  # `light` halves larger maps until they are about 8 x 8
@@ -47,10 +49,10 @@ class ConvEncoder(Encoder):
 def paper(shape: Shape, kernel: int = 7) -> Encoder:
     """Four 7x7 convolutions without pooling before the end (appendix, MNIST: implementation details)."""
     space = len(shape) - 1
+    convolution = FourierConv2d if space == 2 and kernel % 2 else partial(CONV[space], padding=kernel // 2)
     layers = []
     for before, channels in zip((shape[0], *CHANNELS), CHANNELS, strict=False):
-        convolution = CONV[space](before, channels, kernel, padding=kernel // 2)
-        layers += [convolution, NORM[space](channels), nn.ReLU(inplace=True)]
+        layers += [convolution(before, channels, kernel), NORM[space](channels), nn.ReLU(inplace=True)]
     return ConvEncoder(nn.Sequential(*layers, MEAN_POOL[space](1), nn.Flatten()), CHANNELS[-1], CHANNELS_LAST[space])
 
 
