@@ -11,12 +11,17 @@ from phenogroups.clustering.significance import p_gap, p_shuffled, upper_tail
 from phenogroups.clustering.surrogates import without_groups
 
 
+def scored(patients, labels, controls):
+    """By the same discriminants."""
+    return HeldOut(patients, labels, controls, torch.zeros_like(patients), torch.zeros_like(controls))
+
+
 def of_two(patients, controls):
     """A split into two subgroups along one axis."""
     rng = np.random.default_rng(0)
     ill, well = (torch.as_tensor(draw(rng)) for draw in (patients, controls))
     scores = [torch.stack([-x, x], dim=1) for x in (ill, well)]
-    return HeldOut(scores[0], (ill > 0).long(), scores[1])
+    return scored(scores[0], (ill > 0).long(), scores[1])
 
 
 def apart(rng):
@@ -57,14 +62,24 @@ def test_a_split_that_was_elected_among_many_pays_for_all_of_them():
     assert p[10**6] == 1
 
 
+def test_controls_are_not_several_groups_because_several_discriminants_scored_them():
+    rng = np.random.default_rng(0)
+    patients, controls = (torch.as_tensor(draw(rng)) for draw in (apart, cloud))
+    labels, columns = (patients > 0).long(), [torch.stack([-x, x], dim=1) for x in (patients, controls)]
+    origin = [torch.where(torch.arange(150)[:, None] < 75, 5.0, -5.0) * torch.tensor([-1.0, 1.0]).double()] * 2
+    moved = HeldOut(columns[0], labels, columns[1] + origin[1], origin[0] * 0, origin[1])
+    assert p_gap(moved) == p_gap(scored(columns[0], labels, columns[1])) <= 0.01
+    assert p_gap(scored(columns[0], labels, columns[1] + origin[1])) > 0.01
+
+
 def test_every_pair_must_have_a_gap():
     rng = np.random.default_rng(0)
     labels = torch.arange(300) % 3
     scores = torch.as_tensor(rng.normal(size=(300, 3))) + 6 * torch.eye(3)[labels]
     merged = torch.as_tensor(rng.normal(size=(300, 3))) + 6 * torch.eye(3)[labels.clamp(max=1)]
     controls = torch.as_tensor(rng.normal(size=(300, 3)))
-    assert p_gap(HeldOut(scores, labels, controls)) <= 0.01
-    assert p_gap(HeldOut(merged, labels, controls)) > 0.01
+    assert p_gap(scored(scores, labels, controls)) <= 0.01
+    assert p_gap(scored(merged, labels, controls)) > 0.01
     assert p_gap(None) == p_shuffled(None) == 1  # a subgroup was too small for discriminants
 
 

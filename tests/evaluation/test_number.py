@@ -24,7 +24,12 @@ def test_the_largest_number_that_passes_is_chosen():
 
 @pytest.mark.parametrize(
     ("failing", "word"),
-    [({"p_gap": 0.02}, "by chance"), ({"gap": 0.02}, "no gap"), ({"p_shuffled": 0.02}, "at random")],
+    [
+        ({"p_gap": 0.005}, "by chance"),
+        ({"gap": 0.02}, "no gap"),
+        ({"gap_of_smaller": 0.07}, "no gap"),
+        ({"p_shuffled": 0.02}, "at random"),
+    ],
 )
 def test_each_test_alone_is_enough_to_find_none(failing, word):
     found = decide(criteria(failing, failing))
@@ -34,11 +39,11 @@ def test_each_test_alone_is_enough_to_find_none(failing, word):
 
 
 def test_gaps_far_narrower_than_with_fewer_are_not_taken():
-    found = decide(criteria({"gap_of_smaller": 0.4}, {"gap_of_smaller": 0.15}))
+    found = decide(criteria({"gap_of_smaller": 0.5}, {"gap_of_smaller": 0.09}))
     assert found.subgroups == 2
     assert "with 3, the gaps are far narrower than with fewer" in found.reason
-    assert decide(criteria({"gap_of_smaller": 0.4}, {"gap_of_smaller": 0.17})).subgroups == 3
-    assert decide(criteria({"gap_of_smaller": 0.1}, {"gap_of_smaller": 0.4})).subgroups == 3
+    assert decide(criteria({"gap_of_smaller": 0.5}, {"gap_of_smaller": 0.11})).subgroups == 3
+    assert decide(criteria({"gap_of_smaller": 0.07}, {"gap_of_smaller": 0.5})).subgroups == 3
 
 
 @pytest.mark.parametrize("groups", [2, 3])

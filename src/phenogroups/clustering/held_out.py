@@ -38,17 +38,21 @@ class Judgement:
 class HeldOut:
     """Scores by linear discriminants that were fitted to other patients.
 
-    The difference of two columns tells these two subgroups apart.
+    The difference of two columns tells these two subgroups apart, and is 0 in the middle between them. Where subjects
+    were scored in parts, each by discriminants of its own, everybody's mean differs between parts. Controls of several
+    parts are therefore compared about it: side by side, several means would look like several groups of controls.
     """
 
     patients: Tensor  # (patients, subgroups): scores
     labels: Tensor  # (patients,)
     controls: Tensor  # (controls, subgroups): scores
+    patients_mean: Tensor  # (patients, subgroups): mean score of everybody by the discriminants that scored a patient
+    controls_mean: Tensor  # (controls, subgroups)
 
     def pair(self, a: int, b: int) -> tuple[Tensor, Tensor]:
         """The patients of two subgroups, and all controls, on the discriminant of the two."""
-        among = self.patients[(self.labels == a) | (self.labels == b)]
-        return among[:, a] - among[:, b], self.controls[:, a] - self.controls[:, b]
+        among, controls = self.patients[(self.labels == a) | (self.labels == b)], self.controls - self.controls_mean
+        return among[:, a] - among[:, b], controls[:, a] - controls[:, b]
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class Judge:
         loud = values > 1e-8 * values.max()
         whitening = vectors[:, loud] / values[loud].sqrt()
         self.patients, self.controls, self.basis = x @ whitening, y @ whitening, basis @ whitening
+        self.mean = torch.cat([self.patients, self.controls]).mean(0)
         self.half = self._part(self.patients, 2)
 
     def __call__(self, labels: Tensor) -> Judgement:
@@ -121,7 +126,9 @@ class Judge:
             return None
         toward, offset = self._discriminants(self.patients[~patients], labels)
         ill, healthy = self.patients[patients] @ toward + offset, self.controls[controls] @ toward + offset
-        return HeldOut(ill, ill.argmax(1) if known is None else known, healthy)
+        mean = self.mean @ toward + offset
+        labels = ill.argmax(1) if known is None else known
+        return HeldOut(ill, labels, healthy, mean.expand_as(ill), mean.expand_as(healthy))
 
     def _discriminants(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Linear discriminants (axes, subgroups), and what centres them (subgroups,) between the subgroups."""

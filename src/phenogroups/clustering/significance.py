@@ -62,6 +62,7 @@ def _p_of_contrast(scores: HeldOut, pair: tuple[int, int], shuffles: int, rng: n
     everybody = torch.cat([scores.patients, scores.controls])
     is_patient = torch.arange(len(everybody)) < len(scores.patients)
     nearest = everybody.argmax(1)  # a discriminant that the labels of patients do not enter: controls have none
+    everybody = everybody - torch.cat([scores.patients_mean, scores.controls_mean])
     among = (nearest == pair[0]) | (nearest == pair[1])
     if (among & ~is_patient).sum() < FEWEST_CONTROLS:
         among |= ~is_patient

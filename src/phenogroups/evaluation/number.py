@@ -31,11 +31,10 @@ WINSORISE = 2.5  # deviations beyond which a coordinate is pulled in
 KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be known to be taken out
 # the rule: a number of subgroups passes if
 GAP = 0.03  # between any two subgroups this share of their patients is missing, beyond what is missing in controls,
-GAP_OF_SMALLER = 0.12  # and this share of the smaller of the two,
-GAP_SHARE = (
-    0.4  # which is at least this much of what a smaller number of subgroups has: variants of one kind have less,
-)
-SURE = 0.01  # and neither chance nor random diagnoses show as much with a larger probability
+GAP_OF_SMALLER = 0.08  # and this share of the smaller of the two,
+GAP_SHARE = 0.2  # which is at least this much of what fewer subgroups have: variants of one kind have less,
+SURE_OF_GAP = 0.002  # chance shows as much with at most this probability: variants of one kind pass weaker tests,
+SURE_OF_DIAGNOSIS = 0.01  # and random diagnoses with at most this one
 
 Progress = Callable[[str], None]
 
@@ -128,12 +127,13 @@ def tests(criteria: pd.DataFrame) -> list[Test]:
             of_smaller >= GAP_SHARE * widest,
         ),
         Test(
-            f"Wider gaps than patients without groups show by chance (p at most {SURE})",
-            "patients without groups show such gaps by chance", criteria["p_gap"], criteria["p_gap"] <= SURE,
+            f"Wider gaps than patients without groups show by chance (p at most {SURE_OF_GAP})",
+            "patients without groups show such gaps by chance", criteria["p_gap"], criteria["p_gap"] <= SURE_OF_GAP,
         ),
         Test(
-            f"Wider gaps than patients named at random show (p at most {SURE})",
-            "patients named at random show such gaps as well", criteria["p_shuffled"], criteria["p_shuffled"] <= SURE,
+            f"Wider gaps than patients named at random show (p at most {SURE_OF_DIAGNOSIS})",
+            "patients named at random show such gaps as well", criteria["p_shuffled"],
+            criteria["p_shuffled"] <= SURE_OF_DIAGNOSIS,
         ),
     ]  # fmt: skip
 
