@@ -1,7 +1,8 @@
-"""What the subgroups of each method follow among held-out patients: the known subgroups, or how the image was taken.
+"""What the subgroups of each method follow among held-out patients: known subgroups, severity, how images were taken.
 
-python benchmarks/follows.py oct --data DIR. Every method works on what the frozen encoder lite0 sees; properties of the
-images (docs/guides/is_it_real.md) are cut into quarters. Adjusted mutual information: 1 is the same, 0 is chance.
+python benchmarks/follows.py oct --data DIR. Every method works on what the frozen encoder lite0 sees; severity (the
+score of a logistic regression on the diagnosis) and properties of the images (docs/guides/is_it_real.md) are cut into
+quarters. Adjusted mutual information: 1 is the same, 0 is chance.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,10 @@ import pandas as pd
 import tyro
 from cohorts import READERS, Cohorts, features_of
 from common import ERR, Row, machine, print_table, write_result
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import adjusted_mutual_info_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from tyro.conf import Positional
 
 from phenogroups.cli import say
@@ -28,10 +32,11 @@ METHODS = (
     "swav",
     "supcon",
     "ws_deep_cluster",
+    "vae_ucsl",
     "ucsl",
     "deep_ucsl",
 )
-KNOWN = "known subgroups"
+KNOWN, SEVERITY = "known subgroups", "severity"
 
 
 @dataclass(frozen=True)
@@ -56,24 +61,30 @@ class Follows:
                 _, pictures = images.split(0.2, seed)
                 method = build_method(name, {"n_subgroups": len(table.truth_names), "seed": seed}).fit(train)
                 found = method.predict_cohort(test).subgroup[test.is_patient].argmax(1)
-                followed = {KNOWN: test.truth, **{key: quarters(v) for key, v in pictures.image_properties.items()}}
+                ill = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
+                score = ill.fit(np.asarray(train.inputs), train.diagnosis).decision_function(np.asarray(test.inputs))
+                others = {SEVERITY: pd.Series(score), **pictures.image_properties}
+                # among patients: controls are far less severe
+                followed = {key: quarters(v.to_numpy(), test.is_patient) for key, v in others.items()}
+                followed[KNOWN] = test.truth
                 rows.append({"method": name, "seed": seed} | {
                     key: adjusted_mutual_info_score(value[test.is_patient], found) for key, value in followed.items()
                 })  # fmt: skip
                 say(f"{name}, seed {seed}: {KNOWN} {rows[-1][KNOWN]:.2f}", ERR)
         means = pd.DataFrame(rows).drop(columns="seed").groupby("method", sort=False).mean()
-        properties = means.drop(columns=KNOWN)
+        properties = means.drop(columns=[KNOWN, SEVERITY])
         lines = [
-            [str(name), f"{means.loc[name, KNOWN]:.2f}", f"{row.max():.2f}", str(row.idxmax())]
+            [str(name), *(f"{means.loc[name, key]:.2f}" for key in (KNOWN, SEVERITY)), f"{row.max():.2f}",
+             str(row.idxmax())]
             for name, row in properties.iterrows()
-        ]
-        print_table(["method", KNOWN, "most of a property", "which"], lines)
+        ]  # fmt: skip
+        print_table(["method", KNOWN, SEVERITY, "most of a property", "which"], lines)
         found = {"cohort": self.cohort, "cells": rows, "means": means.to_dict("index"), "machine": machine()}
         say(f"Written: {write_result(f'follows-{self.cohort}', {**found, 'versions': versions()})}", ERR)
 
 
-def quarters(values: pd.Series) -> np.ndarray:
-    return np.searchsorted(values.quantile([0.25, 0.5, 0.75]), values)
+def quarters(values: np.ndarray, among: np.ndarray) -> np.ndarray:
+    return np.searchsorted(np.nanquantile(values[among], [0.25, 0.5, 0.75]), values)
 
 
 if __name__ == "__main__":

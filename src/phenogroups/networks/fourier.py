@@ -1,12 +1,13 @@
 """Convolutions with large kernels as products of Fourier transforms, which a CPU computes several times faster."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-IMAGES = 64  # transformed at a time: their spectra stay near the processor (of 256 at a time, 1.4 times as slow)
+IMAGES = 64  # transformed at a time: their spectra stay near the processor
 FEWEST_CHANNELS = 16  # of the input: with fewer, sums over the kernel are as fast
 
 
@@ -27,21 +28,26 @@ class FourierConv2d(nn.Conv2d):
             return super().forward(input)
         of = transforms(*input.shape[2:], self.kernel_size[0])
         kernels = self.weight.permute(2, 3, 1, 0).flatten(0, 1).flatten(1)
-        kernels = tuple((matrix @ kernels).view(-1, self.in_channels, self.out_channels) for matrix in of.kernel)
-        return torch.cat([self._convolved(some, kernels, of) for some in input.split(IMAGES)])
+        kernels = [(m @ kernels).view(len(of.width) // 2, -1, self.in_channels, self.out_channels) for m in of.kernel]
+        columns = list(zip(*(part.unbind() for part in kernels), strict=True))
+        return torch.cat([self._convolved(some, columns, of) for some in input.split(IMAGES)])
 
-    def _convolved(self, x: Tensor, kernels: tuple[Tensor, ...], of: "Transforms") -> Tensor:
-        """Real and imaginary parts are matrices of their own; images and channels are their last dimensions."""
+    def _convolved(self, x: Tensor, kernels: Sequence[tuple[Tensor, Tensor]], of: "Transforms") -> Tensor:
+        """Real and imaginary parts are matrices of their own; images and channels are their last dimensions.
+
+        One frequency of the width after the other, so that what is computed of it stays near the processor.
+        """
         n, channels, height, width = x.shape
         rows = torch.matmul(of.width, x.permute(2, 3, 0, 1).reshape(height, width, n * channels))
-        rows = rows.view(height * 2, -1, n * channels).transpose(0, 1)
-        spectra = (torch.matmul(matrix, rows).flatten(0, 1).view(-1, n, channels) for matrix in of.height)
-        real, imaginary = ComplexProduct.apply(*spectra, *kernels)  # pyright: ignore[reportGeneralTypeIssues]
-        real, imaginary = (part.view(len(rows), -1, n * self.out_channels) for part in (real, imaginary))
-        rows = torch.matmul(of.back_height[0], real).baddbmm_(of.back_height[1].expand(len(real), -1, -1), imaginary)
-        rows = rows.view(-1, height, n * self.out_channels).transpose(0, 1)
-        found = torch.matmul(of.back_width, rows).view(height, width, n, self.out_channels)
-        return found.add_(self.bias).permute(2, 3, 0, 1)  # pyright: ignore[reportArgumentType]
+        found = []
+        for column, kernel in zip(rows.view(height * 2, -1, n * channels).unbind(1), kernels, strict=True):
+            spectra = ((matrix @ column).view(-1, n, channels) for matrix in of.height)
+            parts = ComplexProduct.apply(*spectra, *kernel)
+            real, imaginary = (part.view(len(part), -1) for part in parts)  # pyright: ignore
+            found.append((of.back_height[0] @ real).addmm_(of.back_height[1], imaginary))
+        rows = torch.stack(found).view(-1, height, n * self.out_channels).transpose(0, 1)
+        y = torch.matmul(of.back_width, rows).view(height, width, n, self.out_channels)
+        return y.add_(self.bias).permute(2, 3, 0, 1)  # pyright: ignore[reportArgumentType]
 
 
 class ComplexProduct(torch.autograd.Function):
@@ -99,17 +105,17 @@ def transforms(height: int, width: int, kernel: int) -> Transforms:
     of_kernel = _angles(along, element, n_along)[:, None, None, :] + _angles(down, element, n_down)[None, :, :, None]
     of_kernel = of_kernel.reshape(-1, kernel * kernel)
 
-    def single(*matrices: Tensor) -> Any:
-        found = tuple(matrix.float().contiguous() for matrix in matrices)
-        return found if len(found) > 1 else found[0]
-
     return Transforms(
-        width=single(torch.cat([forth.cos(), -forth.sin()])),
-        height=single(torch.stack([cos, sin], -1).flatten(1), torch.stack([-sin, cos], -1).flatten(1)),
-        back_height=single(torch.cat([cos.T, sin.T]) / n_down, torch.cat([-sin.T, cos.T]) / n_down),
-        back_width=single(torch.stack([back.cos() * times, -back.sin() * times], -1).flatten(1) / n_along),
-        kernel=single(of_kernel.cos(), of_kernel.sin()),  # conjugate: networks correlate
+        width=_single(torch.cat([forth.cos(), -forth.sin()])),
+        height=(_single(torch.stack([cos, sin], -1).flatten(1)), _single(torch.stack([-sin, cos], -1).flatten(1))),
+        back_height=(_single(torch.cat([cos.T, sin.T]) / n_down), _single(torch.cat([-sin.T, cos.T]) / n_down)),
+        back_width=_single(torch.stack([back.cos() * times, -back.sin() * times], -1).flatten(1) / n_along),
+        kernel=(_single(of_kernel.cos()), _single(of_kernel.sin())),  # conjugate: networks correlate
     )
+
+
+def _single(matrix: Tensor) -> Tensor:
+    return matrix.float().contiguous()
 
 
 def _angles(rows: Tensor, columns: Tensor, size: int) -> Tensor:
