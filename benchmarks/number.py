@@ -2,7 +2,7 @@
 
 python benchmarks/number.py [--kind digits|tables] [--none 40] [--planted 10]: drawn cohorts without subgroups, and with
 2 to 5 of equal sizes and with the largest four times the smallest (20:80 of two). Finished cohorts are kept in the JSON
-file and not run again.
+file and not run again; their number is decided anew, by the rule of today.
 
 python benchmarks/number.py --kind scikit-learn|mnist|mnist-light|oct|pneumonia --data DIR: real pictures. Patients are
 one to four classes (digits, or diseases), controls the rest, or the healthy. Without subgroups are: one class; one
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 import tyro
 from cohorts import READERS, Cohorts, features_of
@@ -34,6 +35,7 @@ from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.data.examples.mnist import mnist
 from phenogroups.data.writing import write_whole
+from phenogroups.evaluation.number import decide
 from phenogroups.methods import DeepUCSL
 from phenogroups.networks.encoders import build_encoder
 from phenogroups.training.embedding import embed_once
@@ -105,6 +107,8 @@ class Number:
     def run(self) -> None:
         path = self.json or RESULTS / f"number-{self.kind}{'-tuning' * self.tuning}.json"
         rows = json.loads(path.read_text())["cohorts"] if path.is_file() else []
+        for row in rows:
+            row |= decided_anew(row)
         done = {(row["planted"], row["sizes"], row["seed"]) for row in rows}
         pool = self.pool() if self.kind in REAL else None
         for planted, sizes, seed in self.cohorts():
@@ -122,13 +126,14 @@ class Number:
             }  # fmt: skip
             rows.append(row)
             say("  ".join(f"{name} {value}" for name, value in row.items()), ERR)
-            about = {
-                "benchmark": "number",
-                "options": {**asdict(self), "data": None, "json": None},
-                "machine": machine(),
-            }
-            write_whole(path, json.dumps({**about, "versions": versions(), "cohorts": rows}, indent=1) + "\n")
+            self.write(path, rows)
+        self.write(path, rows)
         self.show(rows)
+
+    def write(self, path: Path, rows: list[dict]) -> None:
+        options = {**asdict(self), "data": None, "json": None}
+        about = {"benchmark": "number", "options": options, "machine": machine(), "versions": versions()}
+        write_whole(path, json.dumps({**about, "cohorts": rows}, indent=1) + "\n")
 
     def cohorts(self) -> Iterator[tuple[int, str, int]]:
         """By seed, so that whatever is finished is of all kinds."""
@@ -196,6 +201,13 @@ class Number:
             if not some:
                 continue
             say(f"{name}: {right} of {len(some)} right; wanted {share:.0%}.", OUT)
+
+
+def decided_anew(row: dict) -> dict:
+    criteria = pd.DataFrame({name: row[name] for name in ("gap", "gap_of_smaller", "p_gap")})
+    criteria["p_shuffled"] = row["p_shuffled_of_each"]
+    found = decide(criteria.assign(subgroups=np.arange(len(criteria)) + 2))
+    return {"found": found.subgroups, "reason": found.reason}
 
 
 if __name__ == "__main__":

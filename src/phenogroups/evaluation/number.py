@@ -33,7 +33,7 @@ KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be k
 GAP = 0.03  # between any two subgroups this share of their patients is missing, beyond what is missing in controls,
 GAP_OF_SMALLER = 0.06  # and this share of the smaller of the two,
 SURE_OF_ONE, SURE_OF_SEVERAL = 0.01, 0.001  # chance shows as much with at most this probability,
-SURE_OF_DIAGNOSIS = 0.05  # and random diagnoses with at most this one
+SURE_OF_DIAGNOSIS = 0.01  # and random diagnoses with at most this one
 
 Progress = Callable[[str], None]
 
