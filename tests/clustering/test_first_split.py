@@ -20,7 +20,8 @@ from phenogroups.clustering.first_split import (
     similarity,
     weights,
 )
-from phenogroups.clustering.held_out import Judge, Judgement
+from phenogroups.clustering.gap import gap
+from phenogroups.clustering.held_out import Judge, Judgement, judgement
 from phenogroups.clustering.significance import p_gap, p_shuffled
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.examples.drawn_brains import drawn_brains
@@ -313,6 +314,8 @@ def test_a_split_is_tested_by_scores_of_everybody_who_was_held_out():
     scores = held_out_scores(split, patients, controls)
     assert scores is not None
     assert (len(scores.patients), len(scores.controls)) == (len(patients), len(controls))
+    assert torch.equal(scores.nearest[: len(patients)], scores.labels)  # patients come before controls
+    assert len(scores.nearest) == len(scores.everybody) == len(patients) + len(controls)
     part = torch.as_tensor(np.random.default_rng(0).permutation(len(patients)) % 10)
     expected = torch.cat([split.labels[part == i] for i in range(10)])  # with the same ids
     assert (scores.labels == expected).float().mean() > 0.9
@@ -327,6 +330,42 @@ def test_discriminants_that_fit_noise_do_not_score_what_they_were_fitted_to():
     assert scores is not None
     true = torch.cat([labels[torch.as_tensor(part == i)] for i in range(10)])
     assert (scores.labels == true).float().mean() < 0.7  # discriminants of all patients would be right about all
+
+
+def test_controls_are_not_several_groups_because_several_discriminants_scored_them():
+    """One part in ten is split along another axis, in which controls lie far from its middle."""
+    rng = np.random.default_rng(0)
+    labels = torch.arange(200) % 2
+    patients = torch.as_tensor(rng.normal(size=(200, 2)))
+    patients[:, 0] += 6 * labels - 3
+    controls = torch.as_tensor(rng.normal(size=(200, 2))) + torch.tensor([0.0, 12.0]).double()
+    judge = Judge(patients, controls, 2, seed=0, axes=8)
+    other = (patients[:, 1] > 0).long()
+    calls = iter(range(10))
+    scores = judge.held_out(lambda ill, _: (other if next(calls) == 3 else labels)[ill])
+    assert scores is not None
+    assert gap(scores.pair(0, 1)[1][None], torch.ones(1, 200).double()).item() < 0.05
+    assert judgement([scores], labels, 2).gap > 0.2
+
+
+def test_scores_of_a_part_have_the_origins_that_they_should_have():
+    rng = np.random.default_rng(0)
+    labels = torch.arange(100) % 2
+    patients = torch.as_tensor(rng.normal(size=(100, 3))) + 4 * labels[:, None]
+    controls = torch.as_tensor(rng.normal(size=(80, 3))) + 2
+    judge = Judge(patients, controls, 2, seed=0, axes=8)
+    half = judge.half == 0
+    found = judge._scored(labels[~half], half, slice(None))
+    assert found is not None
+    torch.testing.assert_close(found.controls.mean(0), torch.zeros(2).double())
+    toward, offset = judge._discriminants(judge.patients[~half], labels[~half])
+    both = torch.cat([judge.patients, judge.controls]) @ toward
+    expected = torch.cat([both[:100][half], both[100:]])
+    torch.testing.assert_close(found.everybody, expected - both.mean(0))
+    torch.testing.assert_close(found.patients, both[:100][half] + offset)
+    means = torch.stack([judge.patients[~half][labels[~half] == k].mean(0) for k in range(2)])
+    middle = means.mean(0) @ toward + offset
+    torch.testing.assert_close(middle[0], middle[1])  # the difference is 0 in the middle between the subgroups
 
 
 def test_a_subgroup_of_one_is_not_tested():

@@ -85,7 +85,8 @@ def test_weights_make_the_round_trip(name, shape):
 def test_the_papers_network_layer_by_layer():
     layers = list(build_encoder("paper", (1, 32, 32)).layers)
     kinds = [nn.Conv2d, nn.BatchNorm2d, nn.ReLU] * 4 + [nn.AdaptiveAvgPool2d, nn.Flatten]
-    assert [type(layer) for layer in layers] == kinds
+    assert len(layers) == len(kinds)
+    assert all(isinstance(layer, kind) for layer, kind in zip(layers, kinds, strict=True))
     convolutions = layers[:12:3]
     assert [(c.in_channels, c.out_channels) for c in convolutions] == [(1, 16), (16, 32), (32, 64), (64, 128)]
     assert all(c.kernel_size == (7, 7) and c.padding == (3, 3) and c.stride == (1, 1) for c in convolutions)

@@ -31,13 +31,30 @@ def test_output_and_gradients_are_those_of_torch(kernel, shape, monkeypatch):
         torch.testing.assert_close(found, expected, atol=1e-5 * expected.abs().max().item(), rtol=0)
 
 
-def test_few_channels_and_other_precisions_are_left_to_torch():
+def test_what_would_not_be_faster_is_left_to_torch():
     torch.manual_seed(0)
-    few, wide = FourierConv2d(3, 4, 7), FourierConv2d(16, 4, 7).double()
-    for layer, x in ((few, torch.randn(2, 3, 8, 8)), (wide, torch.randn(2, 16, 8, 8).double())):
-        assert torch.equal(layer(x), nn.Conv2d.forward(layer, x))
+    few, layer, precise = FourierConv2d(3, 4, 7), FourierConv2d(16, 4, 7), FourierConv2d(16, 4, 7).double()
+    for convolution, x in (
+        (few, torch.randn(2, 3, 8, 8)),
+        (precise, torch.randn(2, 16, 8, 8).double()),
+        (layer, torch.randn(0, 16, 8, 8)),
+        (layer, torch.randn(16, 8, 8)),
+        (layer, torch.randn(1, 16, 65, 3)),
+    ):
+        assert not convolution.is_faster_for(x)
+        assert torch.equal(convolution(x), nn.Conv2d.forward(convolution, x))
+    assert layer.is_faster_for(torch.randn(1, 16, 64, 3))
     with torch.autocast("cpu", torch.bfloat16):
         assert FourierConv2d(16, 4, 7)(torch.randn(2, 16, 8, 8)).dtype == torch.bfloat16
+
+
+def test_a_network_that_embedded_first_can_be_trained():
+    fourier.transforms.cache_clear()
+    layer, x = FourierConv2d(16, 4, 7), torch.randn(2, 16, 11, 11)
+    with torch.inference_mode():
+        layer(x)
+    layer(x).sum().backward()
+    assert layer.weight.grad is not None
 
 
 def test_an_even_kernel_has_no_middle():

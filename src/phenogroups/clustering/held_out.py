@@ -1,7 +1,7 @@
 """Gaps between subgroups, on linear discriminants that were fitted to other patients."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -38,21 +38,21 @@ class Judgement:
 class HeldOut:
     """Scores by linear discriminants that were fitted to other patients.
 
-    The difference of two columns tells these two subgroups apart, and is 0 in the middle between them. Where subjects
-    were scored in parts, each by discriminants of its own, everybody's mean differs between parts. Controls of several
-    parts are therefore compared about it: side by side, several means would look like several groups of controls.
+    The difference of two columns tells these two subgroups apart. Where subjects were scored in parts, each by
+    discriminants of its own, these have several origins, which would look like several groups. So the patients' is the
+    middle between two subgroups, the controls' is their mean, and everybody's is the mean of all.
     """
 
     patients: Tensor  # (patients, subgroups): scores
     labels: Tensor  # (patients,)
     controls: Tensor  # (controls, subgroups): scores
-    patients_mean: Tensor  # (patients, subgroups): mean score of everybody by the discriminants that scored a patient
-    controls_mean: Tensor  # (controls, subgroups)
+    everybody: Tensor  # (patients and controls, subgroups): scores of both from one origin; a diagnosis does not enter
+    nearest: Tensor  # (patients and controls,): the subgroup of the highest score
 
     def pair(self, a: int, b: int) -> tuple[Tensor, Tensor]:
         """The patients of two subgroups, and all controls, on the discriminant of the two."""
-        among, controls = self.patients[(self.labels == a) | (self.labels == b)], self.controls - self.controls_mean
-        return among[:, a] - among[:, b], controls[:, a] - controls[:, b]
+        among = self.patients[(self.labels == a) | (self.labels == b)]
+        return among[:, a] - among[:, b], self.controls[:, a] - self.controls[:, b]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,6 @@ class Judge:
         loud = values > 1e-8 * values.max()
         whitening = vectors[:, loud] / values[loud].sqrt()
         self.patients, self.controls, self.basis = x @ whitening, y @ whitening, basis @ whitening
-        self.mean = torch.cat([self.patients, self.controls]).mean(0)
         self.half = self._part(self.patients, 2)
 
     def __call__(self, labels: Tensor) -> Judgement:
@@ -110,7 +109,7 @@ class Judge:
             if scored is None:
                 return None
             parts.append(scored)
-        return HeldOut(*(torch.cat([getattr(part, each.name) for part in parts]) for each in fields(HeldOut)))
+        return _joined(parts)
 
     def _part(self, x: Tensor, parts: int) -> Tensor:
         return torch.as_tensor(np.random.default_rng(self.seed).permutation(len(x)) % parts)
@@ -125,10 +124,17 @@ class Judge:
         if torch.bincount(labels, minlength=self.k).min() < FEWEST_OF_SUBGROUP:
             return None
         toward, offset = self._discriminants(self.patients[~patients], labels)
-        ill, healthy = self.patients[patients] @ toward + offset, self.controls[controls] @ toward + offset
-        mean = self.mean @ toward + offset
-        labels = ill.argmax(1) if known is None else known
-        return HeldOut(ill, labels, healthy, mean.expand_as(ill), mean.expand_as(healthy))
+        ill, healthy = self.patients[patients] @ toward, self.controls[controls] @ toward
+        both = torch.cat([ill, healthy])
+        mean = torch.cat([self.patients, self.controls]).mean(0)
+        nearest = (both + offset).argmax(1)
+        return HeldOut(
+            patients=ill + offset,
+            labels=nearest[: len(ill)] if known is None else known,
+            controls=healthy - self.controls.mean(0) @ toward,
+            everybody=both - mean @ toward,
+            nearest=nearest,
+        )
 
     def _discriminants(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Linear discriminants (axes, subgroups), and what centres them (subgroups,) between the subgroups."""
@@ -138,6 +144,18 @@ class Judge:
         within = (1 - WITHIN_SHRINKAGE) * away.T @ away / len(x) + WITHIN_SHRINKAGE * torch.eye(x.shape[1]).double()
         toward = torch.linalg.solve(within, means.T)
         return toward, -(means.T * toward).sum(0) / 2
+
+
+def _joined(parts: list[HeldOut]) -> HeldOut:
+    """All parts, patients before controls."""
+    count = [len(part.patients) for part in parts]
+
+    def of_both(name: str) -> Tensor:
+        values = [getattr(part, name).tensor_split([n]) for part, n in zip(parts, count, strict=True)]
+        return torch.cat([each[i] for i in range(2) for each in values])
+
+    one_side = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("patients", "labels", "controls")}
+    return HeldOut(**one_side, everybody=of_both("everybody"), nearest=of_both("nearest"))
 
 
 def judgement(scored: list[HeldOut | None], labels: Tensor, n_subgroups: int) -> Judgement:

@@ -59,11 +59,8 @@ def _p_of_pair(patients: Tensor, controls: Tensor, simulations: int, rng: np.ran
 
 
 def _p_of_contrast(scores: HeldOut, pair: tuple[int, int], shuffles: int, rng: np.random.Generator) -> float:
-    everybody = torch.cat([scores.patients, scores.controls])
-    is_patient = torch.arange(len(everybody)) < len(scores.patients)
-    nearest = everybody.argmax(1)  # a discriminant that the labels of patients do not enter: controls have none
-    everybody = everybody - torch.cat([scores.patients_mean, scores.controls_mean])
-    among = (nearest == pair[0]) | (nearest == pair[1])
+    everybody, is_patient = scores.everybody, torch.arange(len(scores.everybody)) < len(scores.patients)
+    among = (scores.nearest == pair[0]) | (scores.nearest == pair[1])  # a rule for controls too, who have no labels
     if (among & ~is_patient).sum() < FEWEST_CONTROLS:
         among |= ~is_patient
     diagnosis = np.tile(is_patient[among].numpy(), (1 + shuffles, 1))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from phenogroups.clustering.first_split import FirstSplit, first_split, held_out_scores
 from phenogroups.clustering.held_out import judgement
-from phenogroups.clustering.significance import p_gap, p_shuffled
+from phenogroups.clustering.significance import SMALLEST_P, p_gap, p_shuffled
 from phenogroups.clustering.space import fit_space
 from phenogroups.evaluation.criteria import bic, dec_ratio, experts_accuracy, principal, separation, x_means
 from phenogroups.evaluation.variables import Variable, variable
@@ -32,7 +32,7 @@ KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be k
 # the rule: a number of subgroups passes if
 GAP = 0.03  # between any two subgroups this share of their patients is missing, beyond what is missing in controls,
 GAP_OF_SMALLER = 0.06  # and this share of the smaller of the two,
-SURE_OF_ONE, SURE_OF_SEVERAL = 0.01, 0.001  # chance shows as much with at most this probability,
+SURE_OF_ONE, SURE_OF_SEVERAL = 0.01, SMALLEST_P  # chance shows as much with at most this probability,
 SURE_OF_DIAGNOSIS = 0.01  # and random diagnoses with at most this one
 
 Progress = Callable[[str], None]

@@ -1,7 +1,7 @@
 """Convolutions with large kernels as products of Fourier transforms, which a CPU computes several times faster."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -9,28 +9,36 @@ from torch import Tensor, nn
 
 IMAGES = 64  # transformed at a time: their spectra stay near the processor
 FEWEST_CHANNELS = 16  # of the input: with fewer, sums over the kernel are as fast
+LARGEST_SIDE = 64  # of a map: the spectra of the kernels are as large as the map
 
 
 class FourierConv2d(nn.Conv2d):
-    """A convolution of stride 1 whose output is as large as its input: the numbers of `nn.Conv2d` to 1e-5.
+    """A convolution of stride 1 whose output is as large as its input: `nn.Conv2d` to 1e-5 of the largest number.
 
-    A kernel of 7 x 7 multiplies 49 times for each pixel and pair of channels; spectra multiply about 2.5 times.
+    A kernel of 7 x 7 multiplies 49 times for each pixel and pair of channels; spectra multiply about 2.5 times, and
+    transforms are of single channels.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, kernel: int) -> None:
-        if kernel % 2 == 0:
-            raise ValueError(f"Expected an odd kernel, which has a middle. Received: {kernel}.")
-        super().__init__(in_channels, out_channels, kernel, padding=kernel // 2)
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
+        if kernel_size % 2 == 0:
+            raise ValueError(
+                f"Expected an odd kernel, which has a middle. Received: {kernel_size}. Use nn.Conv2d for even ones."
+            )
+        super().__init__(in_channels, out_channels, kernel_size, padding=kernel_size // 2)
 
     def forward(self, input: Tensor) -> Tensor:
-        faster = input.device.type == "cpu" and input.dtype == torch.float32 and self.in_channels >= FEWEST_CHANNELS
-        if not faster or torch.is_autocast_enabled("cpu"):
+        if not self.is_faster_for(input):
             return super().forward(input)
         of = transforms(*input.shape[2:], self.kernel_size[0])
         kernels = self.weight.permute(2, 3, 1, 0).flatten(0, 1).flatten(1)
         kernels = [(m @ kernels).view(len(of.width) // 2, -1, self.in_channels, self.out_channels) for m in of.kernel]
         columns = list(zip(*(part.unbind() for part in kernels), strict=True))
         return torch.cat([self._convolved(some, columns, of) for some in input.split(IMAGES)])
+
+    def is_faster_for(self, x: Tensor) -> bool:
+        images = x.ndim == 4 and len(x) > 0 and max(x.shape[2:]) <= LARGEST_SIDE
+        single = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        return images and single and self.in_channels >= FEWEST_CHANNELS
 
     def _convolved(self, x: Tensor, kernels: Sequence[tuple[Tensor, Tensor]], of: "Transforms") -> Tensor:
         """Real and imaginary parts are matrices of their own; images and channels are their last dimensions.
@@ -51,7 +59,10 @@ class FourierConv2d(nn.Conv2d):
 
 
 class ComplexProduct(torch.autograd.Function):
-    """Products of complex matrices, frequency by frequency: (frequencies, images, channels) with (.., in, out)."""
+    """Products of complex matrices, frequency by frequency: (frequencies, images, channels) with (.., in, out).
+
+    Autograd alone would keep four products and their sums.
+    """
 
     @staticmethod
     def forward(ctx: Any, x_real: Tensor, x_imaginary: Tensor, w_real: Tensor, w_imaginary: Tensor) -> Any:
@@ -89,7 +100,8 @@ class Transforms(NamedTuple):
     kernel: tuple[Tensor, Tensor]  # (frequencies of width and height, elements of the kernel)
 
 
-@cache
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)  # a network may first embed and then be trained: what is kept must serve both
 def transforms(height: int, width: int, kernel: int) -> Transforms:
     # so large that what is folded back falls on pixels beyond the image
     n_down, n_along = height + kernel // 2, width + kernel // 2
@@ -100,7 +112,7 @@ def transforms(height: int, width: int, kernel: int) -> Transforms:
     times[0] = 1.0
     if n_along % 2 == 0:
         times[-1] = 1.0
-    forth, back = _angles(along, x, n_along), _angles(x, along, n_along)
+    forth = _angles(along, x, n_along)
     cos, sin = (part(_angles(down, y, n_down)) for part in (torch.cos, torch.sin))
     of_kernel = _angles(along, element, n_along)[:, None, None, :] + _angles(down, element, n_down)[None, :, :, None]
     of_kernel = of_kernel.reshape(-1, kernel * kernel)
@@ -109,7 +121,7 @@ def transforms(height: int, width: int, kernel: int) -> Transforms:
         width=_single(torch.cat([forth.cos(), -forth.sin()])),
         height=(_single(torch.stack([cos, sin], -1).flatten(1)), _single(torch.stack([-sin, cos], -1).flatten(1))),
         back_height=(_single(torch.cat([cos.T, sin.T]) / n_down), _single(torch.cat([-sin.T, cos.T]) / n_down)),
-        back_width=_single(torch.stack([back.cos() * times, -back.sin() * times], -1).flatten(1) / n_along),
+        back_width=_single(torch.stack([forth.T.cos() * times, -forth.T.sin() * times], -1).flatten(1) / n_along),
         kernel=(_single(of_kernel.cos()), _single(of_kernel.sin())),  # conjugate: networks correlate
     )
 
