@@ -12,9 +12,9 @@ from phenogroups.clustering.surrogates import without_groups
 
 
 def scored(patients, labels, controls):
-    """By the same discriminants, whose origin does not matter."""
-    both = torch.cat([patients, controls])
-    return HeldOut(patients, labels, controls, both, both.argmax(1))
+    """By the same discriminants."""
+    mean = controls.mean(0).expand_as(controls)
+    return HeldOut(patients, labels, controls, mean, torch.zeros(len(patients) + len(controls), dtype=torch.long))
 
 
 def of_two(patients, controls):
@@ -61,6 +61,20 @@ def test_a_split_that_was_elected_among_many_pays_for_all_of_them():
     assert 0.001 < p[1] < 1 / 3
     assert p[3] == pytest.approx(3 * p[1])
     assert p[10**6] == 1
+
+
+def test_controls_whom_other_discriminants_scored_elsewhere_are_no_groups():
+    rng = np.random.default_rng(0)
+    patients, controls = (torch.as_tensor(draw(rng)) for draw in (apart, cloud))
+    columns = [torch.stack([-x, x], dim=1) for x in (patients, controls)]
+    labels, part = (patients > 0).long(), torch.arange(300) % 2
+    away = 6 * torch.stack([-part, part], dim=1)[150:].double()
+    moved = HeldOut(columns[0], labels, columns[1] + away, columns[1].mean(0) + away, part)
+    assert p_gap(moved) <= 0.01
+    assert p_shuffled(moved) <= 0.01
+    pooled = scored(columns[0], labels, columns[1] + away)
+    assert p_gap(pooled) > 0.01
+    assert p_shuffled(pooled) > 0.01
 
 
 def test_every_pair_must_have_a_gap():

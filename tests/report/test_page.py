@@ -335,7 +335,7 @@ def test_the_page_of_none_shows_what_was_tested_and_how_patients_vary(none_run):
         order = [
             "no subgroups", "No subgroups: with 2, ", "What to try next", "--covariates", "What was asked",
             "phenogroups discover x", "What was tested", "at least 0.06 of the smaller and 0.03 of both",
-            "p at most 0.001", "p at most 0.01", "0.002: fails", "0.5: fails", "0.4: fails",
+            "p at most 0.001", "p at most 0.001", "0.002: fails", "0.5: fails", "0.4: fails",
             "0.2: passes", "0.5: fails", "0.3: fails",
             "Where the subjects lie", "What varies most among the patients", "Axis 1", "Axis 2", "Axis 3", "Appendix",
             "gap of smaller", "settings.n_subgroups",

@@ -38,21 +38,25 @@ class Judgement:
 class HeldOut:
     """Scores by linear discriminants that were fitted to other patients.
 
-    The difference of two columns tells these two subgroups apart. Where subjects were scored in parts, each by
-    discriminants of its own, these have several origins, which would look like several groups. So the patients' is the
-    middle between two subgroups, the controls' is their mean, and everybody's is the mean of all.
+    The difference of two columns tells these two subgroups apart, and is 0 in the middle between them. Where subjects
+    were scored in parts, each by discriminants of its own, controls of different parts lie elsewhere, which would look
+    like several groups: they are centred part by part before their gaps are measured.
     """
 
     patients: Tensor  # (patients, subgroups): scores
     labels: Tensor  # (patients,)
     controls: Tensor  # (controls, subgroups): scores
-    everybody: Tensor  # (patients and controls, subgroups): scores of both from one origin; a diagnosis does not enter
-    nearest: Tensor  # (patients and controls,): the subgroup of the highest score
+    controls_mean: Tensor  # (controls, subgroups): mean of all controls by the discriminants that scored this one
+    part: Tensor  # (patients and controls,): in which each was scored
+
+    @property
+    def everybody(self) -> Tensor:
+        return torch.cat([self.patients, self.controls])
 
     def pair(self, a: int, b: int) -> tuple[Tensor, Tensor]:
-        """The patients of two subgroups, and all controls, on the discriminant of the two."""
-        among = self.patients[(self.labels == a) | (self.labels == b)]
-        return among[:, a] - among[:, b], self.controls[:, a] - self.controls[:, b]
+        """The patients of two subgroups, and all controls about their mean, on the discriminant of the two."""
+        among, controls = self.patients[(self.labels == a) | (self.labels == b)], self.controls - self.controls_mean
+        return among[:, a] - among[:, b], controls[:, a] - controls[:, b]
 
 
 @dataclass(frozen=True)
@@ -124,16 +128,13 @@ class Judge:
         if torch.bincount(labels, minlength=self.k).min() < FEWEST_OF_SUBGROUP:
             return None
         toward, offset = self._discriminants(self.patients[~patients], labels)
-        ill, healthy = self.patients[patients] @ toward, self.controls[controls] @ toward
-        both = torch.cat([ill, healthy])
-        mean = torch.cat([self.patients, self.controls]).mean(0)
-        nearest = (both + offset).argmax(1)
+        ill, healthy = self.patients[patients] @ toward + offset, self.controls[controls] @ toward + offset
         return HeldOut(
-            patients=ill + offset,
-            labels=nearest[: len(ill)] if known is None else known,
-            controls=healthy - self.controls.mean(0) @ toward,
-            everybody=both - mean @ toward,
-            nearest=nearest,
+            patients=ill,
+            labels=ill.argmax(1) if known is None else known,
+            controls=healthy,
+            controls_mean=(self.controls.mean(0) @ toward + offset).expand_as(healthy),
+            part=torch.zeros(len(ill) + len(healthy), dtype=torch.long),
         )
 
     def _discriminants(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,15 +148,12 @@ class Judge:
 
 
 def _joined(parts: list[HeldOut]) -> HeldOut:
-    """All parts, patients before controls."""
-    count = [len(part.patients) for part in parts]
-
-    def of_both(name: str) -> Tensor:
-        values = [getattr(part, name).tensor_split([n]) for part, n in zip(parts, count, strict=True)]
-        return torch.cat([each[i] for i in range(2) for each in values])
-
-    one_side = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("patients", "labels", "controls")}
-    return HeldOut(**one_side, everybody=of_both("everybody"), nearest=of_both("nearest"))
+    names = ("patients", "labels", "controls", "controls_mean")
+    sides = [torch.tensor([len(getattr(part, side)) for part in parts]) for side in ("patients", "controls")]
+    return HeldOut(
+        **{name: torch.cat([getattr(part, name) for part in parts]) for name in names},
+        part=torch.cat([torch.arange(len(parts)).repeat_interleave(count) for count in sides]),
+    )
 
 
 def judgement(scored: list[HeldOut | None], labels: Tensor, n_subgroups: int) -> Judgement:

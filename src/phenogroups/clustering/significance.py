@@ -10,6 +10,7 @@ from itertools import combinations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.stats import gamma
 from scipy.stats import t as student
 from torch import Tensor
@@ -59,18 +60,27 @@ def _p_of_pair(patients: Tensor, controls: Tensor, simulations: int, rng: np.ran
 
 
 def _p_of_contrast(scores: HeldOut, pair: tuple[int, int], shuffles: int, rng: np.random.Generator) -> float:
-    everybody, is_patient = scores.everybody, torch.arange(len(scores.everybody)) < len(scores.patients)
-    among = (scores.nearest == pair[0]) | (scores.nearest == pair[1])  # a rule for controls too, who have no labels
+    everybody, is_patient = scores.everybody, torch.arange(len(scores.part)) < len(scores.patients)
+    nearest = everybody.argmax(1)  # a discriminant that the labels of patients do not enter: controls have none
+    among = (nearest == pair[0]) | (nearest == pair[1])
     if (among & ~is_patient).sum() < FEWEST_CONTROLS:
         among |= ~is_patient
     diagnosis = np.tile(is_patient[among].numpy(), (1 + shuffles, 1))
     diagnosis[1:] = rng.permuted(diagnosis[1:], axis=1)
     patients = torch.as_tensor(diagnosis).to(everybody)
     values = (everybody[:, pair[0]] - everybody[:, pair[1]])[among].expand_as(patients)
-    wider = (gap(values, patients) - gap(values, 1 - patients)).numpy()  # among patients, by the true diagnosis first
+    about_mean = values - _mean_of_part(values, 1 - patients, scores.part[among])
+    wider = (gap(values, patients) - gap(about_mean, 1 - patients)).numpy()  # by the true diagnosis first
     truly, shuffled = wider[0], wider[1:]
     spread = max(shuffled.std(ddof=1) * np.sqrt(1 + 1 / shuffles), 1e-12)
     return float(student.sf((truly - shuffled.mean()) / spread, shuffles - 1))
+
+
+def _mean_of_part(values: Tensor, weight: Tensor, part: Tensor) -> Tensor:
+    """(batch, n): for each value, the weighted mean of the values of its part; 0 where nobody of a part counts."""
+    in_part = F.one_hot(part).to(values)
+    means = (weight * values) @ in_part / (weight @ in_part).clamp_min(1e-12)
+    return means[:, part]
 
 
 def upper_tail(value: float, simulated: np.ndarray) -> float:

@@ -32,8 +32,7 @@ KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be k
 # the rule: a number of subgroups passes if
 GAP = 0.03  # between any two subgroups this share of their patients is missing, beyond what is missing in controls,
 GAP_OF_SMALLER = 0.06  # and this share of the smaller of the two,
-SURE_OF_ONE, SURE_OF_SEVERAL = 0.01, SMALLEST_P  # chance shows as much with at most this probability,
-SURE_OF_DIAGNOSIS = 0.01  # and random diagnoses with at most this one
+SURE_OF_ONE, SURE_OF_SEVERAL = 0.01, SMALLEST_P  # and chance, and random diagnoses, with at most this probability
 
 Progress = Callable[[str], None]
 
@@ -128,9 +127,8 @@ def tests(criteria: pd.DataFrame) -> list[Test]:
             "patients without groups show such gaps by chance", criteria["p_gap"], criteria["p_gap"] <= sure,
         ),
         Test(
-            f"Wider gaps than patients named at random show (p at most {SURE_OF_DIAGNOSIS})",
-            "patients named at random show such gaps as well", criteria["p_shuffled"],
-            criteria["p_shuffled"] <= SURE_OF_DIAGNOSIS,
+            f"Wider gaps than patients named at random show (p at most {sure})",
+            "patients named at random show such gaps as well", criteria["p_shuffled"], criteria["p_shuffled"] <= sure,
         ),
     ]  # fmt: skip
 
