@@ -13,8 +13,8 @@ from phenogroups.clustering.surrogates import without_groups
 
 def scored(patients, labels, controls):
     """By the same discriminants."""
-    mean = controls.mean(0).expand_as(controls)
-    return HeldOut(patients, labels, controls, mean, torch.zeros(len(patients) + len(controls), dtype=torch.long))
+    both = torch.cat([patients, controls])
+    return HeldOut(both[:, None], torch.zeros(len(both), dtype=torch.long), labels)
 
 
 def of_two(patients, controls):
@@ -66,13 +66,14 @@ def test_a_split_that_was_elected_among_many_pays_for_all_of_them():
 def test_controls_whom_other_discriminants_scored_elsewhere_are_no_groups():
     rng = np.random.default_rng(0)
     patients, controls = (torch.as_tensor(draw(rng)) for draw in (apart, cloud))
-    columns = [torch.stack([-x, x], dim=1) for x in (patients, controls)]
+    both = torch.cat([torch.stack([-x, x], dim=1) for x in (patients, controls)])
+    away = torch.zeros(300, 2, 2).double()
+    away[150:, 1] = torch.tensor([-6.0, 6.0])  # the discriminants of the second part see all controls elsewhere
     labels, part = (patients > 0).long(), torch.arange(300) % 2
-    away = 6 * torch.stack([-part, part], dim=1)[150:].double()
-    moved = HeldOut(columns[0], labels, columns[1] + away, columns[1].mean(0) + away, part)
+    moved = HeldOut(both[:, None] + away, part, labels)
     assert p_gap(moved) <= 0.01
     assert p_shuffled(moved) <= 0.01
-    pooled = scored(columns[0], labels, columns[1] + away)
+    pooled = scored(moved.patients, labels, moved.everybody[150:])
     assert p_gap(pooled) > 0.01
     assert p_shuffled(pooled) > 0.01
 

@@ -38,24 +38,33 @@ class Judgement:
 class HeldOut:
     """Scores by linear discriminants that were fitted to other patients.
 
-    The difference of two columns tells these two subgroups apart, and is 0 in the middle between them. Where subjects
-    were scored in parts, each by discriminants of its own, controls of different parts lie elsewhere, which would look
-    like several groups: they are centred part by part before their gaps are measured.
+    The difference of two columns tells these two subgroups apart, and is 0 in the middle between them. Subjects are
+    scored in parts, each by discriminants of its own, by which controls of different parts lie elsewhere. This would
+    look like several groups, so that controls are centred part by part before their gaps are measured.
     """
 
-    patients: Tensor  # (patients, subgroups): scores
+    scores: Tensor  # (patients and controls, parts, subgroups): of everybody by the discriminants of all parts
+    part: Tensor  # (patients and controls,): whose discriminants were not fitted to this subject
     labels: Tensor  # (patients,)
-    controls: Tensor  # (controls, subgroups): scores
-    controls_mean: Tensor  # (controls, subgroups): mean of all controls by the discriminants that scored this one
-    part: Tensor  # (patients and controls,): in which each was scored
 
     @property
     def everybody(self) -> Tensor:
-        return torch.cat([self.patients, self.controls])
+        """(patients and controls, subgroups): by discriminants that were not fitted to the subject."""
+        return self.scores[torch.arange(len(self.part)), self.part]
+
+    @property
+    def patients(self) -> Tensor:
+        return self.everybody[: len(self.labels)]
+
+    @property
+    def controls(self) -> Tensor:
+        """(controls, subgroups): about their mean."""
+        first = len(self.labels)
+        return self.everybody[first:] - self.scores[first:].mean(0)[self.part[first:]]
 
     def pair(self, a: int, b: int) -> tuple[Tensor, Tensor]:
-        """The patients of two subgroups, and all controls about their mean, on the discriminant of the two."""
-        among, controls = self.patients[(self.labels == a) | (self.labels == b)], self.controls - self.controls_mean
+        """The patients of two subgroups, and all controls, on the discriminant of the two."""
+        among, controls = self.patients[(self.labels == a) | (self.labels == b)], self.controls
         return among[:, a] - among[:, b], controls[:, a] - controls[:, b]
 
 
@@ -89,8 +98,7 @@ class Judge:
 
     def __call__(self, labels: Tensor) -> Judgement:
         """By either half of the patients, and all controls, scored by discriminants of the other half."""
-        halves = [self.half == i for i in range(2)]
-        scored = [self._scored(labels[~half], half, slice(None), labels[half]) for half in halves]
+        scored = [self._half(labels, self.half == i) for i in range(2)]
         return judgement(scored, labels, self.k)
 
     def discriminants(self, labels: Tensor) -> Discriminants:
@@ -106,36 +114,36 @@ class Judge:
         None where a subgroup is too small for discriminants.
         """
         ill, healthy = (self._part(x, PARTS) for x in (self.patients, self.controls))
-        parts = []
+        scores = []
         for i in range(PARTS):
             labels = labelled(ill != i, healthy != i)
-            scored = None if labels is None else self._scored(labels, ill == i, healthy == i)
-            if scored is None:
+            found = None if labels is None else self._scored(labels, ill != i)
+            if found is None:
                 return None
-            parts.append(scored)
-        return _joined(parts)
+            scores.append(found)
+        by_part, part = torch.stack(scores, dim=1), torch.cat([ill, healthy])
+        own = by_part[torch.arange(len(ill)), ill]
+        return HeldOut(by_part, part, own.argmax(1))
 
     def _part(self, x: Tensor, parts: int) -> Tensor:
         return torch.as_tensor(np.random.default_rng(self.seed).permutation(len(x)) % parts)
 
-    def _scored(
-        self, labels: Tensor, patients: Tensor, controls: Tensor | slice, known: Tensor | None = None
-    ) -> HeldOut | None:
-        """These patients (mask) and controls, scored by discriminants of the other patients, who have the labels.
+    def _half(self, labels: Tensor, half: Tensor) -> HeldOut | None:
+        scores = self._scored(labels[~half], ~half)
+        if scores is None:
+            return None
+        some = torch.cat([half, torch.ones(len(self.controls), dtype=torch.bool)])
+        return HeldOut(scores[some][:, None], torch.zeros(int(some.sum()), dtype=torch.long), labels[half])
 
-        They are labelled by their highest score, unless their labels are known.
+    def _scored(self, labels: Tensor, fitted: Tensor) -> Tensor | None:
+        """(patients and controls, subgroups): everybody by discriminants of some patients (mask), who have the labels.
+
+        None where a subgroup is too small.
         """
         if torch.bincount(labels, minlength=self.k).min() < FEWEST_OF_SUBGROUP:
             return None
-        toward, offset = self._discriminants(self.patients[~patients], labels)
-        ill, healthy = self.patients[patients] @ toward + offset, self.controls[controls] @ toward + offset
-        return HeldOut(
-            patients=ill,
-            labels=ill.argmax(1) if known is None else known,
-            controls=healthy,
-            controls_mean=(self.controls.mean(0) @ toward + offset).expand_as(healthy),
-            part=torch.zeros(len(ill) + len(healthy), dtype=torch.long),
-        )
+        toward, offset = self._discriminants(self.patients[fitted], labels)
+        return torch.cat([self.patients, self.controls]) @ toward + offset
 
     def _discriminants(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Linear discriminants (axes, subgroups), and what centres them (subgroups,) between the subgroups."""
@@ -145,15 +153,6 @@ class Judge:
         within = (1 - WITHIN_SHRINKAGE) * away.T @ away / len(x) + WITHIN_SHRINKAGE * torch.eye(x.shape[1]).double()
         toward = torch.linalg.solve(within, means.T)
         return toward, -(means.T * toward).sum(0) / 2
-
-
-def _joined(parts: list[HeldOut]) -> HeldOut:
-    names = ("patients", "labels", "controls", "controls_mean")
-    sides = [torch.tensor([len(getattr(part, side)) for part in parts]) for side in ("patients", "controls")]
-    return HeldOut(
-        **{name: torch.cat([getattr(part, name) for part in parts]) for name in names},
-        part=torch.cat([torch.arange(len(parts)).repeat_interleave(count) for count in sides]),
-    )
 
 
 def judgement(scored: list[HeldOut | None], labels: Tensor, n_subgroups: int) -> Judgement:

@@ -10,7 +10,6 @@ from itertools import combinations
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from scipy.stats import gamma
 from scipy.stats import t as student
 from torch import Tensor
@@ -60,27 +59,29 @@ def _p_of_pair(patients: Tensor, controls: Tensor, simulations: int, rng: np.ran
 
 
 def _p_of_contrast(scores: HeldOut, pair: tuple[int, int], shuffles: int, rng: np.random.Generator) -> float:
-    everybody, is_patient = scores.everybody, torch.arange(len(scores.part)) < len(scores.patients)
-    nearest = everybody.argmax(1)  # a discriminant that the labels of patients do not enter: controls have none
+    nearest = scores.everybody.argmax(1)  # labels of patients do not enter: controls have none
+    is_patient = torch.arange(len(nearest)) < len(scores.labels)
     among = (nearest == pair[0]) | (nearest == pair[1])
     if (among & ~is_patient).sum() < FEWEST_CONTROLS:
         among |= ~is_patient
     diagnosis = np.tile(is_patient[among].numpy(), (1 + shuffles, 1))
     diagnosis[1:] = rng.permuted(diagnosis[1:], axis=1)
-    patients = torch.as_tensor(diagnosis).to(everybody)
-    values = (everybody[:, pair[0]] - everybody[:, pair[1]])[among].expand_as(patients)
-    about_mean = values - _mean_of_part(values, 1 - patients, scores.part[among])
-    wider = (gap(values, patients) - gap(about_mean, 1 - patients)).numpy()  # by the true diagnosis first
+    values = scores.scores[among][..., pair[0]] - scores.scores[among][..., pair[1]]
+    patients = torch.as_tensor(diagnosis).to(values)
+    gaps = [gap(_about_mean(values, scores.part[among], side), side) for side in (patients, 1 - patients)]
+    wider = (gaps[0] - gaps[1]).numpy()  # among patients, by the true diagnosis first
     truly, shuffled = wider[0], wider[1:]
     spread = max(shuffled.std(ddof=1) * np.sqrt(1 + 1 / shuffles), 1e-12)
     return float(student.sf((truly - shuffled.mean()) / spread, shuffles - 1))
 
 
-def _mean_of_part(values: Tensor, weight: Tensor, part: Tensor) -> Tensor:
-    """(batch, n): for each value, the weighted mean of the values of its part; 0 where nobody of a part counts."""
-    in_part = F.one_hot(part).to(values)
-    means = (weight * values) @ in_part / (weight @ in_part).clamp_min(1e-12)
-    return means[:, part]
+def _about_mean(values: Tensor, part: Tensor, weight: Tensor) -> Tensor:
+    """(batch, n): of values (n, parts) those of the part of each, about the weighted mean by the same discriminants.
+
+    So that no side looks like several groups because several discriminants scored it.
+    """
+    means = weight @ values / weight.sum(1, keepdim=True).clamp_min(1e-12)
+    return values[torch.arange(len(part)), part] - means[:, part]
 
 
 def upper_tail(value: float, simulated: np.ndarray) -> float:
