@@ -69,7 +69,7 @@ class Evidence(Options):
             yield {"kind": "sound images", "seed": seed, **self.judged(spots(self.subjects, seed), quick)}
         for seed in range(self.first, self.first + self.cohorts):
             none = drawn_table(self.subjects, subgroups=seed // 2 % 2, separation=6, seed=seed)
-            one, other = seed % 10, (seed + 1 + seed // 10) % 10
+            one, other = seed % 10, (seed + 1 + seed // 10 % 9) % 10  # never the same digit
             drawn = {
                 "without subgroups": digits([one], self.subjects, seed) if seed % 2 else none,
                 "two subgroups": digits([one, other], self.subjects, seed)

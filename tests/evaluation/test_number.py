@@ -25,10 +25,10 @@ def test_the_largest_number_that_passes_is_chosen():
 @pytest.mark.parametrize(
     ("failing", "word"),
     [
-        ({"p_gap": 0.005}, "by chance"),
+        ({"p_gap": 0.02}, "by chance"),
         ({"gap": 0.02}, "no gap"),
-        ({"gap_of_smaller": 0.05}, "no gap"),
-        ({"p_shuffled": 0.005}, "at random"),
+        ({"gap_of_smaller": 0.09}, "no gap"),
+        ({"p_shuffled": 0.02}, "at random"),
     ],
 )
 def test_each_test_alone_is_enough_to_find_none(failing, word):
@@ -39,11 +39,23 @@ def test_each_test_alone_is_enough_to_find_none(failing, word):
 
 
 def test_the_largest_of_several_numbers_has_to_be_surer_than_one_that_was_given():
-    for test in ("p_gap", "p_shuffled"):
-        assert decide(criteria({test: 0.008})).subgroups == 2
-        assert decide(criteria({test: 0.02})).subgroups == 1
-        assert decide(criteria({}, {test: 0.008})).subgroups == 2
-        assert decide(criteria({test: 0.008}, {})).subgroups == 3
+    assert decide(criteria({"p_gap": 0.008})).subgroups == 2
+    assert decide(criteria({}, {"p_gap": 0.008})).subgroups == 2
+    assert decide(criteria({"p_gap": 0.008}, {})).subgroups == 3
+
+
+def test_random_diagnoses_have_the_same_chance_with_each_pair_of_subgroups():
+    assert decide(criteria({"p_shuffled": 0.002})).subgroups == 1
+    assert decide(criteria({}, {"p_shuffled": 0.0025})).subgroups == 3
+    assert decide(criteria({}, {"p_shuffled": 0.0035})).subgroups == 2
+
+
+def test_gaps_far_narrower_than_with_fewer_are_not_taken():
+    found = decide(criteria({"gap_of_smaller": 0.4}, {"gap_of_smaller": 0.15}))
+    assert found.subgroups == 2
+    assert "with 3, the gaps are far narrower than with fewer" in found.reason
+    assert decide(criteria({"gap_of_smaller": 0.4}, {"gap_of_smaller": 0.17})).subgroups == 3
+    assert decide(criteria({"gap_of_smaller": 0.09}, {"gap_of_smaller": 0.4})).subgroups == 3
 
 
 @pytest.mark.parametrize("groups", [2, 3])

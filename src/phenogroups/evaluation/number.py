@@ -16,7 +16,7 @@ from torch import Tensor
 
 from phenogroups.clustering.first_split import FirstSplit, first_split, held_out_scores
 from phenogroups.clustering.held_out import judgement
-from phenogroups.clustering.significance import SMALLEST_P, p_gap, p_shuffled
+from phenogroups.clustering.significance import p_gap, p_shuffled
 from phenogroups.clustering.space import fit_space
 from phenogroups.evaluation.criteria import bic, dec_ratio, experts_accuracy, principal, separation, x_means
 from phenogroups.evaluation.variables import Variable, variable
@@ -31,8 +31,11 @@ WINSORISE = 2.5  # deviations beyond which a coordinate is pulled in
 KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be known to be taken out
 # the rule: a number of subgroups passes if
 GAP = 0.03  # between any two subgroups this share of their patients is missing, beyond what is missing in controls,
-GAP_OF_SMALLER = 0.06  # and this share of the smaller of the two,
-SURE_OF_ONE, SURE_OF_SEVERAL = 0.01, SMALLEST_P  # and chance, and random diagnoses, with at most this probability
+GAP_OF_SMALLER = 0.1  # and this share of the smaller of the two,
+GAP_SHARE = 0.4  # which is at least this much of what fewer subgroups have: variants of one kind have less,
+# chance shows as much with at most this probability, where one number was asked for or several,
+SURE_OF_ONE, SURE_OF_SEVERAL = 0.01, 0.005
+SURE_OF_PAIR = 0.001  # and random diagnoses with at most this one, times the number of pairs, whose largest p counts
 
 Progress = Callable[[str], None]
 
@@ -114,7 +117,8 @@ def tests(criteria: pd.DataFrame) -> list[Test]:
 
     The largest of several numbers has to be surer than a single one: variants of one kind pass weaker tests.
     """
-    gap, of_smaller = criteria["gap"], criteria["gap_of_smaller"]
+    gap, of_smaller, k = criteria["gap"], criteria["gap_of_smaller"], criteria["subgroups"]
+    widest = of_smaller.cummax().clip(lower=1e-12)
     sure = SURE_OF_ONE if len(criteria) == 1 else SURE_OF_SEVERAL
     return [
         Test(
@@ -123,12 +127,17 @@ def tests(criteria: pd.DataFrame) -> list[Test]:
             (gap >= GAP) & (of_smaller >= GAP_OF_SMALLER),
         ),
         Test(
+            f"Gaps about as wide as with fewer subgroups (at least {GAP_SHARE} of the widest)",
+            "the gaps are far narrower than with fewer", of_smaller / widest, of_smaller >= GAP_SHARE * widest,
+        ),
+        Test(
             f"Wider gaps than patients without groups show by chance (p at most {sure})",
             "patients without groups show such gaps by chance", criteria["p_gap"], criteria["p_gap"] <= sure,
         ),
         Test(
-            f"Wider gaps than patients named at random show (p at most {sure})",
-            "patients named at random show such gaps as well", criteria["p_shuffled"], criteria["p_shuffled"] <= sure,
+            f"Wider gaps than patients named at random show (p at most {SURE_OF_PAIR} for each pair of subgroups)",
+            "patients named at random show such gaps as well", criteria["p_shuffled"],
+            criteria["p_shuffled"] <= SURE_OF_PAIR * k * (k - 1) / 2,
         ),
     ]  # fmt: skip
 
