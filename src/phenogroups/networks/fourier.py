@@ -1,4 +1,4 @@
-"""Convolutions with large kernels as products of Fourier transforms, which a CPU computes several times faster."""
+"""Convolutions with large kernels as products of Fourier transforms, which a CPU computes faster."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -61,7 +61,7 @@ class FourierConv2d(nn.Conv2d):
 class ComplexProduct(torch.autograd.Function):
     """Products of complex matrices, frequency by frequency: (frequencies, images, channels) with (.., in, out).
 
-    Autograd alone would keep four products and their sums.
+    Written out, so that sums of products are formed in place.
     """
 
     @staticmethod
