@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from phenogroups.data.reading import Reading, prepare
 from phenogroups.networks import lite0
 from phenogroups.networks.encoders import build_encoder, has_weights
 from phenogroups.training.embedding import embed_once
@@ -125,6 +126,12 @@ def test_random_weights_are_one_option_away(encoder):
 def test_values_beyond_its_units_are_refused_with_the_remedy(encoder):
     with pytest.raises(ValueError, match=r"between 0 and 1.*from 0 to 255.*--intensity minmax"):
         encoder.check_inputs(np.array([[[[0.0, 255.0]]]]))
+
+
+def test_white_pixels_that_rounding_makes_brighter_are_accepted(encoder):
+    resized = prepare(np.full((1, 224, 224), 255, np.uint8), Reading((96, 96)))
+    assert resized.max() > 1
+    encoder.check_inputs(resized[None])
 
 
 def test_the_identity_is_that_of_the_weights(encoder):
