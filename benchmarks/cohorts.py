@@ -54,7 +54,6 @@ from phenogroups.training.embedding import embed_once
 from phenogroups.training.run import versions
 
 SIDE = 64  # pixels from which on images are seen by the frozen encoder
-SIZE = 224  # pixels a side that it sees
 BASELINES = ("kmeans", "gaussian_mixture", "foundation")
 SUPERVISED = "supervised"
 STRENGTHS = [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]  # C of the logistic regression, chosen among the training patients
@@ -79,6 +78,8 @@ class Cohorts(PublicData):
     """JSON file of known ones in the same form; without it, MNIST 1 has no Subgroup score."""
     held_out: float = 0.2
     """Share of the people to score on."""
+    size: int = 224
+    """Pixels a side of X-rays, OCT and photographs as they are read."""
 
     def run(self) -> None:
         if self.seeds < 1:
@@ -199,18 +200,18 @@ def _truth(cohort: Cohort) -> np.ndarray:
 
 def _pneumonia(asked: Cohorts) -> Cohort:
     _needed(asked, "pneumonia/chest_xray/train/PNEUMONIA", "chest_xray/train/PNEUMONIA", "pneumonia/train/PNEUMONIA")
-    return read_xrays(asked.data, SIZE)
+    return read_xrays(asked.data, asked.size)
 
 
 def _oct(asked: Cohorts) -> Cohort:
     table = _needed(asked, "oct/train.csv")
-    reading = Reading((SIZE, SIZE), 1)
+    reading = Reading((asked.size, asked.size), 1)
     spec = TableSpec(image="path", subject="path", group="patient", truth="subgroup", reading=reading)
     return replace(open_cohort(table, spec), name="oct")
 
 
 def _fundus(asked: Cohorts) -> Cohort:
-    return read_fundus(_needed(asked, "fundus/train.csv").parent, SIZE, "unit")
+    return read_fundus(_needed(asked, "fundus/train.csv").parent, asked.size, "unit")
 
 
 def _mnist7(asked: Cohorts) -> Cohort:

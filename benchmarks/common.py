@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import arg
 
-from phenogroups.cli import parse_settings, say, training_bar
+from phenogroups.cli import keep_memory, parse_settings, say, training_bar
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.scores import Scores, score
@@ -104,6 +104,7 @@ class PublicData(Options):
 
 def main(options: Callable[..., Any]) -> None:
     """Parse the command line and run; an error that the user can mend is one message."""
+    keep_memory()  # as the command line does
     try:
         asked = tyro.cli(options)
         asked.build(0)  # a wrong setting is said before anything is read

@@ -6,7 +6,7 @@ from torch import nn
 
 from phenogroups.networks import fourier
 from phenogroups.networks.architectures import paper
-from phenogroups.networks.fourier import FourierConv2d
+from phenogroups.networks.fourier import FourierConv2d, PixelsFirstNorm2d
 
 
 def results(forward, layer, x):
@@ -55,6 +55,18 @@ def test_a_network_that_embedded_first_can_be_trained():
         layer(x)
     layer(x).sum().backward()
     assert layer.weight.grad is not None
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_norm_is_that_of_torch_and_leaves_pixels_first(training):
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 5, 6).permute(2, 3, 0, 1)  # pixels, images, channels in memory
+    norms = [norm(6).train(training) for norm in (PixelsFirstNorm2d, nn.BatchNorm2d)]
+    found, expected = (norm(x) for norm in norms)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(norms[0].state_dict(), norms[1].state_dict())
+    assert found.permute(2, 3, 0, 1).is_contiguous()
+    assert not expected.permute(2, 3, 0, 1).is_contiguous()  # or a norm of its own would not be needed
 
 
 def test_an_even_kernel_has_no_middle():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from phenogroups.networks.encoder import Encoder, Shape
-from phenogroups.networks.fourier import FourierConv2d
+from phenogroups.networks.fourier import FourierConv2d, PixelsFirstNorm2d
 
 CHANNELS = (16, 32, 64, 128)  # of the paper's network (appendix, MNIST), kept by `light`
 MAP_SIDE = 12  # `light` halves larger maps until they are about 8 x 8
@@ -49,10 +49,13 @@ class ConvEncoder(Encoder):
 def paper(shape: Shape, kernel: int = 7) -> Encoder:
     """Four 7x7 convolutions without pooling before the end (appendix, MNIST: implementation details)."""
     space = len(shape) - 1
-    convolution = FourierConv2d if space == 2 and kernel % 2 else partial(CONV[space], padding=kernel // 2)
+    convolution, norm = partial(CONV[space], padding=kernel // 2), NORM[space]
+    if space == 2 and kernel % 2:
+        convolution, norm = FourierConv2d, PixelsFirstNorm2d
     layers = []
     for before, channels in zip((shape[0], *CHANNELS), CHANNELS, strict=False):
-        layers += [convolution(before, channels, kernel), NORM[space](channels), nn.ReLU(inplace=True)]
+        # not in place: the norm returns a view, whose gradient torch would lay out anew
+        layers += [convolution(before, channels, kernel), norm(channels), nn.ReLU()]
     return ConvEncoder(nn.Sequential(*layers, MEAN_POOL[space](1), nn.Flatten()), CHANNELS[-1], CHANNELS_LAST[space])
 
 

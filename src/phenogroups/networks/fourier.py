@@ -33,7 +33,9 @@ class FourierConv2d(nn.Conv2d):
         kernels = self.weight.permute(2, 3, 1, 0).flatten(0, 1).flatten(1)
         kernels = [(m @ kernels).view(len(of.width) // 2, -1, self.in_channels, self.out_channels) for m in of.kernel]
         columns = list(zip(*(part.unbind() for part in kernels), strict=True))
-        return torch.cat([self._convolved(some, columns, of) for some in input.split(IMAGES)])
+        pixels = input.permute(2, 3, 0, 1)
+        found = torch.cat([self._convolved(some, columns, of) for some in pixels.split(IMAGES, dim=2)], dim=2)
+        return found.permute(2, 3, 0, 1)
 
     def is_faster_for(self, x: Tensor) -> bool:
         images = x.ndim == 4 and len(x) > 0 and max(x.shape[2:]) <= LARGEST_SIDE
@@ -45,8 +47,8 @@ class FourierConv2d(nn.Conv2d):
 
         One frequency of the width after the other, so that what is computed of it stays near the processor.
         """
-        n, channels, height, width = x.shape
-        rows = torch.matmul(of.width, x.permute(2, 3, 0, 1).reshape(height, width, n * channels))
+        height, width, n, channels = x.shape
+        rows = torch.matmul(of.width, x.reshape(height, width, n * channels))
         found = []
         for column, kernel in zip(rows.view(height * 2, -1, n * channels).unbind(1), kernels, strict=True):
             spectra = ((matrix @ column).view(-1, n, channels) for matrix in of.height)
@@ -55,7 +57,21 @@ class FourierConv2d(nn.Conv2d):
             found.append((of.back_height[0] @ real).addmm_(of.back_height[1], imaginary))
         rows = torch.stack(found).view(-1, height, n * self.out_channels).transpose(0, 1)
         y = torch.matmul(of.back_width, rows).view(height, width, n, self.out_channels)
-        return y.add_(self.bias).permute(2, 3, 0, 1)  # pyright: ignore[reportArgumentType]
+        return y.add_(self.bias)  # pyright: ignore[reportArgumentType]
+
+
+class PixelsFirstNorm2d(nn.BatchNorm2d):
+    """Batch normalisation that leaves the output of `FourierConv2d` as it lies in memory: pixels, images, channels.
+
+    It does not matter which dimension is called images: with the rows of pixels in their place, channels are last,
+    which torch normalises without laying the array out anew.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        rows = input.permute(2, 1, 3, 0)
+        if input.is_contiguous() or not rows.is_contiguous(memory_format=torch.channels_last):
+            return super().forward(input)
+        return super().forward(rows).permute(3, 1, 0, 2)
 
 
 class ComplexProduct(torch.autograd.Function):
