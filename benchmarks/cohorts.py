@@ -54,6 +54,7 @@ from phenogroups.training.embedding import embed_once
 from phenogroups.training.run import versions
 
 SIDE = 64  # pixels from which on images are seen by the frozen encoder
+SIZE = 224  # pixels a side of X-rays, OCT and photographs as the frozen encoder sees them
 BASELINES = ("kmeans", "gaussian_mixture", "foundation")
 SUPERVISED = "supervised"
 STRENGTHS = [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]  # C of the logistic regression, chosen among the training patients
@@ -78,7 +79,7 @@ class Cohorts(PublicData):
     """JSON file of known ones in the same form; without it, MNIST 1 has no Subgroup score."""
     held_out: float = 0.2
     """Share of the people to score on."""
-    size: int = 224
+    size: int = SIZE
     """Pixels a side of X-rays, OCT and photographs as they are read."""
 
     def run(self) -> None:

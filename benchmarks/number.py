@@ -45,6 +45,7 @@ from phenogroups.workflows.choose import number_of_subgroups
 RIGHT, NONE = 0.8, 38 / 40  # shares wanted
 PLANTED = (2, 3, 4, 5)
 REAL = ("scikit-learn", "mnist", "mnist-light", "oct", "pneumonia")
+SHOWN = ("gap", "gap_of_smaller", "apart", "p_gap", "agreement")  # criteria that are kept with each cohort
 OF_A_DIGIT = 1000  # images of MNIST that cohorts are drawn from, the first of each digit
 
 
@@ -120,7 +121,7 @@ class Number:
             row = {
                 "planted": planted, "sizes": sizes, "seed": seed, "found": found.subgroups, "p": found.p,
                 "p_shuffled": found.p_shuffled, "reason": found.reason, "cohort": cohort.name,
-                **{name: found.criteria[name].tolist() for name in ("gap", "gap_of_smaller", "p_gap", "agreement")},
+                **{name: found.criteria[name].tolist() for name in SHOWN},
                 "p_shuffled_of_each": found.criteria["p_shuffled"].tolist(),
                 "seconds": time.perf_counter() - began,
             }  # fmt: skip
@@ -204,7 +205,7 @@ class Number:
 
 
 def decided_anew(row: dict) -> dict:
-    criteria = pd.DataFrame({name: row[name] for name in ("gap", "gap_of_smaller", "p_gap")})
+    criteria = pd.DataFrame({name: row[name] for name in ("gap", "apart", "p_gap")})
     criteria["p_shuffled"] = row["p_shuffled_of_each"]
     found = decide(criteria.assign(subgroups=np.arange(len(criteria)) + 2))
     return {"found": found.subgroups, "reason": found.reason}

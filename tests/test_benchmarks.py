@@ -96,7 +96,14 @@ def test_numbers_of_real_pictures(script, tmp_path, capsys, monkeypatch):
             assert not ill & well
     answers = iter([1, 2, 2, 5, 4, 1])  # to the cohorts, in their order
     choice = pd.DataFrame(
-        {"gap": [0.1], "gap_of_smaller": [0.2], "p_gap": [0.001], "p_shuffled": [0.001], "agreement": [0.9]}
+        {
+            "gap": [0.1],
+            "gap_of_smaller": [0.2],
+            "apart": [5.0],
+            "p_gap": [0.001],
+            "p_shuffled": [0.001],
+            "agreement": [0.9],
+        }
     )
     monkeypatch.setattr(
         number, "number_of_subgroups", lambda *_: number_answer(subgroups=next(answers), criteria=choice)

@@ -1,7 +1,8 @@
 import numpy as np
+import pytest
 import torch
 
-from phenogroups.clustering.gap import filled, gap, least_gap
+from phenogroups.clustering.gap import deviations_apart, filled, gap, least_gap
 
 
 def test_valleys_are_filled_and_nothing_else():
@@ -36,3 +37,19 @@ def test_the_least_gap_is_that_of_the_closest_two():
     q = torch.eye(3).repeat_interleave(100, 0)[None]
     pairs = [gap(scores[..., a] - scores[..., b], q[..., a] + q[..., b]) for a, b in ((0, 1), (0, 2), (1, 2))]
     assert least_gap(scores, q) == min(pairs)
+
+
+@pytest.mark.parametrize("n", [60, 200, 1000])
+@pytest.mark.parametrize("apart", [4.0, 6.0])
+def test_two_normal_distributions_are_as_far_apart_as_they_were_drawn(apart, n):
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(size=(400, n)) + apart * (np.arange(n) < n / 2)
+    gaps = gap(torch.as_tensor(drawn), torch.ones(400, n).double())
+    assert deviations_apart(gaps.mean().item(), n) == pytest.approx(apart, abs=0.3)
+
+
+def test_no_gap_is_two_deviations_and_the_same_gap_of_fewer_values_is_more():
+    assert deviations_apart(-0.1, 100) == 2
+    assert deviations_apart(0.0, 100) < 3
+    assert deviations_apart(0.15, 60) > deviations_apart(0.15, 600) + 0.5
+    assert deviations_apart(0.9, 100) == 12

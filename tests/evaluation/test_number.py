@@ -7,7 +7,7 @@ import pytest
 from phenogroups.data.examples.drawn_table import drawn_table
 from phenogroups.evaluation.number import choose, decide, unexplained
 
-PASSING = {"gap": 0.2, "gap_of_smaller": 0.2, "p_gap": 0.001, "p_shuffled": 0.001}
+PASSING = {"gap": 0.2, "apart": 5.0, "p_gap": 0.001, "p_shuffled": 0.001}
 
 
 def criteria(*rows):
@@ -27,7 +27,7 @@ def test_the_largest_number_that_passes_is_chosen():
     [
         ({"p_gap": 0.02}, "by chance"),
         ({"gap": 0.02}, "no gap"),
-        ({"gap_of_smaller": 0.09}, "no gap"),
+        ({"apart": 3.9}, "no gap"),
         ({"p_shuffled": 0.02}, "at random"),
     ],
 )
@@ -48,14 +48,6 @@ def test_random_diagnoses_have_the_same_chance_with_each_pair_of_subgroups():
     assert decide(criteria({"p_shuffled": 0.002})).subgroups == 1
     assert decide(criteria({}, {"p_shuffled": 0.0025})).subgroups == 3
     assert decide(criteria({}, {"p_shuffled": 0.0035})).subgroups == 2
-
-
-def test_gaps_far_narrower_than_with_fewer_are_not_taken():
-    found = decide(criteria({"gap_of_smaller": 0.4}, {"gap_of_smaller": 0.15}))
-    assert found.subgroups == 2
-    assert "with 3, the gaps are far narrower than with fewer" in found.reason
-    assert decide(criteria({"gap_of_smaller": 0.4}, {"gap_of_smaller": 0.17})).subgroups == 3
-    assert decide(criteria({"gap_of_smaller": 0.09}, {"gap_of_smaller": 0.4})).subgroups == 3
 
 
 @pytest.mark.parametrize("groups", [2, 3])

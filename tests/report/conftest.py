@@ -108,8 +108,8 @@ def none_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("none")
     criteria = pd.DataFrame(
         {
-            "subgroups": [2, 3], "gap": [0.001, 0.05], "gap_of_smaller": [0.002, 0.2], "p_gap": [0.5, 0.5],
-            "p_shuffled": [0.4, 0.3], "agreement": [0.7, 0.2], "smallest": [0.4, 0.2],
+            "subgroups": [2, 3], "gap": [0.001, 0.05], "gap_of_smaller": [0.002, 0.2], "apart": [2.1, 5.0],
+            "p_gap": [0.5, 0.5], "p_shuffled": [0.4, 0.3], "agreement": [0.7, 0.2], "smallest": [0.4, 0.2],
         }
     )  # fmt: skip
     choice = decide(criteria)

@@ -82,7 +82,7 @@ def test_the_tests_shown_are_those_that_decide():
     rng = np.random.default_rng(0)
     criteria = pd.DataFrame(
         {
-            "subgroups": range(2, 42), "gap": rng.choice([0.02, 0.03, 0.1], 40), "gap_of_smaller": rng.random(40),
+            "subgroups": range(2, 42), "gap": rng.choice([0.02, 0.03, 0.1], 40), "apart": rng.uniform(3, 8, 40),
             "p_gap": rng.choice([0.001, 0.01, 0.02], 40), "p_shuffled": rng.choice([0.001, 0.01, 0.02], 40),
         }
     )  # fmt: skip

@@ -3,12 +3,14 @@
 from functools import lru_cache
 from itertools import combinations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 GRID = 128  # points at which a density is evaluated
 REACH = 4.5  # standard deviations that the grid spans to either side
 BANDWIDTH = 1.0  # of the density, in standard deviations times n^(-1/5)
+FARTHEST, STEPS = 12.0, 200  # two normal distributions are compared up to so many deviations apart, in so many steps
 
 
 def least_gap(scores: Tensor, q: Tensor) -> Tensor:
@@ -25,6 +27,28 @@ def gap(values: Tensor, weight: Tensor) -> Tensor:
     """(batch,): the share of the smoothed density of `values` (batch, n) that its valleys lack; 0 is no gap."""
     density = smoothed(values, weight)
     return (filled(density) - density).sum(1) / density.sum(1).clamp_min(1e-12)
+
+
+def deviations_apart(gap: float, n: int) -> float:
+    """How far apart two normal distributions of equal size lie whose gap is as wide among `n` values.
+
+    In standard deviations of each of them; below 3 is hardly a gap. A density of few values is smoothed more, so that
+    the gap of the same two distributions is narrower: this is how far apart they lie whatever the number of values.
+    """
+    apart, gaps = _gaps_of_normals(n)
+    return float(np.interp(gap, gaps, apart))
+
+
+@lru_cache(maxsize=1024)
+def _gaps_of_normals(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """How far apart two normal distributions lie, and the gap between them."""
+    apart = torch.linspace(2, FARTHEST, 1 + STEPS).double()[:, None]
+    spread = (1 + apart**2 / 4).sqrt()  # of both together, by which values are standardised
+    width = (spread**-2 + (BANDWIDTH * max(n, 1) ** -0.2) ** 2).sqrt()  # of each, smoothed
+    points, middle = torch.linspace(-REACH, REACH, GRID).double(), apart / 2 / spread
+    density = sum(torch.exp(-(((points - place) / width) ** 2) / 2) for place in (-middle, middle))
+    gaps = (filled(density) - density).sum(1) / density.sum(1)
+    return apart[:, 0].numpy(), gaps.cummax(0).values.numpy()
 
 
 def smoothed(values: Tensor, weight: Tensor) -> Tensor:

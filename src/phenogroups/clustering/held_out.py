@@ -27,6 +27,7 @@ class Judgement:
     gap: float  # how much wider the narrowest gap between two subgroups is among patients than among controls
     of_smaller: float  # the same as a share of the smaller of the two subgroups
     smallest: float  # share of the smallest subgroup
+    pair_size: int = 0  # patients of the two subgroups of which the smaller has the least gap
 
     @property
     def has_gap(self) -> bool:
@@ -166,8 +167,9 @@ def judgement(scored: list[HeldOut | None], labels: Tensor, n_subgroups: int) ->
         for pair in combinations(range(n_subgroups), 2)
     }
     smaller = {(a, b): float(min(size[a], size[b]) / (size[a] + size[b])) for a, b in gaps}
-    of_smaller = min(gaps[pair] / (2 * smaller[pair]) for pair in gaps)
-    return Judgement(min(gaps.values()), of_smaller, float(size.min() / len(labels)))
+    of_smaller, nearest = min((gaps[pair] / (2 * smaller[pair]), pair) for pair in gaps)
+    smallest, pair_size = float(size.min() / len(labels)), int(size[list(nearest)].sum())
+    return Judgement(min(gaps.values()), of_smaller, smallest, pair_size)
 
 
 def _gap(values: Tensor) -> float:

@@ -15,6 +15,7 @@ from sklearn.preprocessing import SplineTransformer
 from torch import Tensor
 
 from phenogroups.clustering.first_split import FirstSplit, first_split, held_out_scores
+from phenogroups.clustering.gap import deviations_apart
 from phenogroups.clustering.held_out import judgement
 from phenogroups.clustering.significance import p_gap, p_shuffled
 from phenogroups.clustering.space import fit_space
@@ -31,8 +32,7 @@ WINSORISE = 2.5  # deviations beyond which a coordinate is pulled in
 KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be known to be taken out
 # the rule: a number of subgroups passes if
 GAP = 0.03  # between any two subgroups this share of their patients is missing, beyond what is missing in controls,
-GAP_OF_SMALLER = 0.1  # and this share of the smaller of the two,
-GAP_SHARE = 0.4  # which is at least this much of what fewer subgroups have: variants of one kind have less,
+APART = 4.0  # and this gap is as wide as between normal distributions so many deviations apart,
 # chance shows as much with at most this probability, where one number was asked for or several,
 SURE_OF_ONE, SURE_OF_SEVERAL = 0.01, 0.005
 SURE_OF_PAIR = 0.001  # and random diagnoses with at most this one, times the number of pairs, whose largest p counts
@@ -95,6 +95,7 @@ def evidence(split: FirstSplit, patients: Tensor, controls: Tensor, seed: int) -
     return {
         "gap": tested.gap,
         "gap_of_smaller": tested.of_smaller,
+        "apart": deviations_apart(tested.of_smaller, tested.pair_size),
         "p_gap": p_gap(scores, different=split.different, seed=seed),
         "p_shuffled": p_shuffled(scores, different=split.different, seed=seed),
         "agreement": split.agreement,
@@ -117,18 +118,13 @@ def tests(criteria: pd.DataFrame) -> list[Test]:
 
     The largest of several numbers has to be surer than a single one: variants of one kind pass weaker tests.
     """
-    gap, of_smaller, k = criteria["gap"], criteria["gap_of_smaller"], criteria["subgroups"]
-    widest = of_smaller.cummax().clip(lower=1e-12)
+    gap, apart, k = criteria["gap"], criteria["apart"], criteria["subgroups"]
     sure = SURE_OF_ONE if len(criteria) == 1 else SURE_OF_SEVERAL
     return [
         Test(
-            f"Gaps that controls do not show (at least {GAP_OF_SMALLER} of the smaller and {GAP} of both)",
-            "no gap that controls do not show as well lies between some of them", of_smaller,
-            (gap >= GAP) & (of_smaller >= GAP_OF_SMALLER),
-        ),
-        Test(
-            f"Gaps about as wide as with fewer subgroups (at least {GAP_SHARE} of the widest)",
-            "the gaps are far narrower than with fewer", of_smaller / widest, of_smaller >= GAP_SHARE * widest,
+            f"Gaps that controls do not show (as of normal distributions at least {APART:g} deviations apart)",
+            "no gap that controls do not show as well lies between some of them", apart,
+            (gap >= GAP) & (apart >= APART),
         ),
         Test(
             f"Wider gaps than patients without groups show by chance (p at most {sure})",

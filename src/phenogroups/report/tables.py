@@ -25,6 +25,7 @@ CRITERIA = {  # columns of criteria.csv in plain words
     "gap": "how empty the space between two subgroups is (0: no gap) beyond that among controls, for the two that "
     "are least separate; a share of the patients of both",
     "gap_of_smaller": "the same as a share of the smaller of the two subgroups",
+    "apart": "how many standard deviations two normal distributions with such a gap lie apart (2 to 3: hardly a gap)",
     "p_gap": "probability of such a gap in patients without groups",
     "p_shuffled": "probability of such a gap if patients had been named at random",
     "agreement": "how well other ways of looking at the data find the same subgroups (1: the same, 0: chance)",
@@ -103,9 +104,7 @@ def known_rows(counts: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
 
 def criteria_rows(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
     """What each number of subgroups had to pass, with the threshold of each test; None where it was not computed."""
-    if criteria is None or not {"subgroups", "gap", "gap_of_smaller", "p_gap", "p_shuffled", "passes"} <= {
-        *criteria.columns
-    }:
+    if criteria is None or not {"subgroups", "gap", "apart", "p_gap", "p_shuffled", "passes"} <= {*criteria.columns}:
         return None
     asked = tests(criteria)
     rows = []
