@@ -8,7 +8,6 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
-from phenogroups.clustering.candidates import neighbour_clusters, nested_clusters
 from phenogroups.clustering.first_split import (
     FAR_BETTER,
     SMALL,
@@ -421,15 +420,3 @@ def test_overlapping_subgroups_are_the_consensus_and_separate_ones_are_elected()
     assert found.judgement.has_gap
     assert found.labels.equal(found.elected.labels)
     assert not first_split(*overlapping, 2).labels.equal(first_split(*overlapping, 2).elected.labels)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_two_close_parts_are_found_though_a_larger_part_has_a_wider_gap(seed):
-    rng = np.random.default_rng(seed)
-    close = rng.normal(size=(120, 2)) + np.repeat([[0, 0], [0, 3]], 60, axis=0)
-    larger = rng.normal(size=(200, 2)) + np.repeat([[6, 0], [10, 0]], 100, axis=0)
-    z, wanted = torch.as_tensor(np.concatenate([close, larger])).float(), np.repeat([0, 1, 2], [60, 60, 200])
-    assert adjusted_rand_score(neighbour_clusters(z, 3, 0), wanted) < 0.6  # two of the three are in the larger part
-    found = nested_clusters(z, 3, 0)
-    assert len(found) == 2
-    assert max(adjusted_rand_score(labels, wanted) for labels in found) > 0.9

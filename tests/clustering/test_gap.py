@@ -49,7 +49,7 @@ def test_two_normal_distributions_are_as_far_apart_as_they_were_drawn(apart, n):
 
 
 def test_no_gap_is_two_deviations_and_the_same_gap_of_fewer_values_is_more():
-    assert deviations_apart(-0.1, 100) == 2
-    assert deviations_apart(0.0, 100) < 3
+    assert deviations_apart(-0.1, 100) == deviations_apart(0.0, 100) == deviations_apart(0.0, 0) == 2
+    assert deviations_apart(0.001, 100) < 3
     assert deviations_apart(0.15, 60) > deviations_apart(0.15, 600) + 0.5
     assert deviations_apart(0.9, 100) == 12

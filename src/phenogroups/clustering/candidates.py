@@ -9,7 +9,7 @@ No single space or clusterer is right everywhere (docs/deep_ucsl.md). The spaces
 - Standardised features without the axis from controls to patients.
 
 In each, cuts into equal parts and spectral clustering of the graph of nearest neighbours, which finds parts of any size
-and shape, also part by part; in some of them also K-means and local optima of mixtures.
+and shape; in some of them also K-means and local optima of mixtures.
 """
 
 import warnings
@@ -122,8 +122,6 @@ def clusterers(z: Tensor, k: int, seed: int, *, searched: bool) -> dict[str, Cal
         found["K-means"] = lambda: [_nearest(z, kmeans(z, k, n_starts=STARTS, seed=seed))]
     if len(z) >= FEWEST:
         found["neighbours"] = lambda: [neighbour_clusters(z, k, seed)]
-    if len(z) >= k * FEWEST and k > 2:
-        found["nested neighbours"] = lambda: nested_clusters(z, k, seed)
     if searched:
         found["mixtures"] = lambda: mixtures(z, k, seed)
     return found
@@ -139,21 +137,6 @@ def mixtures(z: Tensor, k: int, seed: int) -> list[Tensor]:
     likeliest = max(tied_mixtures(z, starts), key=lambda fit: fit.log_likelihood)
     found = [likeliest, *local_optima(z, k, n_starts=OPTIMA, seed=seed)]
     return [mixture.log_posterior(z.double()).argmax(1) for mixture in found]
-
-
-def nested_clusters(z: Tensor, k: int, seed: int) -> list[Tensor]:
-    """Labels by spectral clustering into one part fewer, of which each in turn is divided.
-
-    Parts that lie close together are one to a clusterer that can find a wider gap elsewhere in a larger part.
-    """
-    fewer, found = neighbour_clusters(z, k - 1, seed), []
-    for part in range(k - 1):
-        divided = fewer == part
-        if int(divided.sum()) >= FEWEST:
-            labels = fewer.clone()
-            labels[divided] = torch.where(neighbour_clusters(z[divided], 2, seed) == 1, k - 1, part)
-            found.append(labels)
-    return found
 
 
 def neighbour_clusters(z: Tensor, k: int, seed: int) -> Tensor:

@@ -36,7 +36,7 @@ def deviations_apart(gap: float, n: int) -> float:
     the gap of the same two distributions is narrower: this is how far apart they lie whatever the number of values.
     """
     apart, gaps = _gaps_of_normals(n)
-    return float(np.interp(gap, gaps, apart))
+    return float(np.interp(gap, gaps, apart)) if gap > 0 else float(apart[0])
 
 
 @lru_cache(maxsize=1024)
