@@ -49,13 +49,14 @@ class ConvEncoder(Encoder):
 def paper(shape: Shape, kernel: int = 7) -> Encoder:
     """Four 7x7 convolutions without pooling before the end (appendix, MNIST: implementation details)."""
     space = len(shape) - 1
+    by_fourier = space == 2 and kernel % 2 == 1
     convolution, norm = partial(CONV[space], padding=kernel // 2), NORM[space]
-    if space == 2 and kernel % 2:
+    if by_fourier:
         convolution, norm = FourierConv2d, PixelsFirstNorm2d
     layers = []
     for before, channels in zip((shape[0], *CHANNELS), CHANNELS, strict=False):
-        # not in place: the norm returns a view, whose gradient torch would lay out anew
-        layers += [convolution(before, channels, kernel), norm(channels), nn.ReLU()]
+        # this norm returns a view, whose gradient torch would lay out anew if it were changed in place
+        layers += [convolution(before, channels, kernel), norm(channels), nn.ReLU(inplace=not by_fourier)]
     return ConvEncoder(nn.Sequential(*layers, MEAN_POOL[space](1), nn.Flatten()), CHANNELS[-1], CHANNELS_LAST[space])
 
 
