@@ -46,7 +46,7 @@ def _gaps_of_normals(n: int) -> tuple[np.ndarray, np.ndarray]:
     spread = (1 + apart**2 / 4).sqrt()  # of both together, by which values are standardised
     width = (spread**-2 + (BANDWIDTH * max(n, 1) ** -0.2) ** 2).sqrt()  # of each, smoothed
     points, middle = torch.linspace(-REACH, REACH, GRID).double(), apart / 2 / spread
-    density = sum(torch.exp(-(((points - place) / width) ** 2) / 2) for place in (-middle, middle))
+    density = torch.stack([torch.exp(-(((points - place) / width) ** 2) / 2) for place in (-middle, middle)]).sum(0)
     gaps = (filled(density) - density).sum(1) / density.sum(1)
     return apart[:, 0].numpy(), gaps.cummax(0).values.numpy()
 
