@@ -148,7 +148,8 @@ def test_what_may_be_meant_is_only_warned_of(home, capsys):
     printed = capsys.readouterr().out
     assert "Covariate sex has codes that may be typing errors: 'x' in 1 row (sub-03). Recode them" in printed
     assert "row 6 (sub-05): 5.jpeg" in printed
-    assert "Training may start; 2 warnings to judge first." in printed
+    assert "6 patients for 2 subgroups: with fewer than 10 for each" in printed
+    assert "Training may start; 3 warnings to judge first." in printed
 
 
 @pytest.mark.parametrize("home", ["pictures"], indirect=True)

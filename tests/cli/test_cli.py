@@ -279,7 +279,7 @@ def test_an_early_end_is_said_with_its_own_epoch(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--subgroups", "3"], 0, "Training may start."),
+        (["--subgroups", "3"], 0, "6 patients for 3 subgroups: with fewer than 10 for each, subgroups are hardly ever"),
         (["--subgroups", "7"], 1, "Expected at least as many patients as subgroups"),
         (["--subgroups", "2:7"], 1, "Expected at least as many patients as subgroups"),
         (["--held-out", "0"], 1, "enough patients to train on and to hold out a share of 0.0"),

@@ -30,7 +30,7 @@ def test_a_sound_run_is_not_warned_of():
     [
         (made(share=0.03), 0.95, "Subgroup B holds 3% of the held-out patients"),
         (made(share=0.0), 0.95, "Subgroup B holds 0% of the held-out patients"),
-        (made(sure=0.7), 0.95, "Only 70% of the held-out patients belong"),
+        (made(sure=0.7), 0.95, "Only 70% of 100 held-out patients belong"),
         (made(disagreeing=0.2), 0.95, "differ for 20% of the held-out patients"),
         (made(), 0.55, "hardly told from controls (balanced accuracy 0.55"),
     ],
@@ -44,6 +44,10 @@ def test_few_held_out_subjects_need_a_better_diagnosis():
     few = np.r_[0:8, 100:108]
     assert alarms(DIAGNOSIS[few], made()[few], 0.7) != []
     assert alarms(DIAGNOSIS, made(), 0.7) == []
+    fewer = np.r_[0:1, 100:101]
+    assert alarms(DIAGNOSIS[fewer], made()[fewer], 1.0)[-1] == (
+        "Whether patients differ from controls cannot be told: 1 patient and 1 control were held out."
+    )
 
 
 def test_controls_and_methods_without_diagnosis_do_not_count():

@@ -62,6 +62,19 @@ def test_expert_specialisation_is_that_of_its_definition():
     assert found == pytest.approx(np.mean(gaps))
 
 
+def test_the_error_of_specialisation_is_its_spread_over_samples_of_patients():
+    rng = np.random.default_rng(0)
+    drawn = []
+    for _ in range(400):
+        q = np.eye(2)[rng.integers(0, 2, 80)]
+        experts = np.where(rng.random((80, 2)) < 0.5 + 0.2 * q, 1.0, -1.0)
+        drawn.append(diagnostics(np.arange(80) < 60, made(q, experts=experts)))
+    spread = np.std([one.expert_specialisation for one in drawn])
+    assert np.mean([one.specialisation_error for one in drawn]) == pytest.approx(spread, rel=0.1)
+    alone = np.array(HARD)[[0, 2, 4]]
+    assert diagnostics(ILL[[0, 2, 4]], made(alone, experts=np.ones((3, 2)))).specialisation_error is None
+
+
 def test_what_is_undefined_is_none():
     assert diagnostics(np.ones(6), made(HARD)) == Diagnostics()
     empty = diagnostics(ILL, made(np.tile([0.9, 0.1], (6, 1)), experts=np.zeros((6, 2))))

@@ -18,7 +18,7 @@ def test_the_largest_number_that_passes_is_chosen():
     found = decide(criteria({}, {}, {"gap": 0.0}))
     assert found.subgroups == 3
     assert found.reason.startswith("3 subgroups: ")
-    assert "with 4, no gap that controls do not show" in found.reason
+    assert "with 4, no gap lies between them, or only one that controls show as well" in found.reason
     assert found.criteria["passes"].tolist() == [True, True, False]
 
 

@@ -48,12 +48,18 @@ NOT_COMPUTED = table(np.nan, np.nan, np.nan)
         (table(), NONE, {"searched": True, "followed": [SCANNER]}, "no subgroups", "no gap lies between"),
         # artefacts come before all that is left
         (table(), FOUND, {"followed": [SYMPTOM, SCANNER]}, "artefact likely", "follow scanner"),
-        (table(halves=0.1), FOUND, {"followed": [SCANNER], "empty": True}, "artefact likely", "follow scanner"),
+        (table(halves=0.1), FOUND, {"followed": [SCANNER], "held": [0, 30]}, "artefact likely", "follow scanner"),
         (table(), FOUND, {"persons": PARTED}, "artefact likely", "images of the same person fall into different"),
         # then what is not stable
-        (table(), FOUND, {"empty": True}, "not stable", "one subgroup has none"),
-        (table(halves=0.3), FOUND, {}, "not stable", "half of the cohort alone finds the same"),
-        (table(starts=0.3), FOUND, {"followed": [SYMPTOM]}, "not stable", "other random starts"),
+        (table(), FOUND, {"held": [30, 0]}, "not stable", "Of 30 patients who were held out, one subgroup has none"),
+        (table(), FOUND, {"held": [1, 0]}, "not stable", "1 patient was held out, and 1 of 2 subgroups have none"),
+        (table(halves=0.3), FOUND, {}, "not stable", "half of the cohort is not enough to find these subgroups again"),
+        (table(halves=0.3), FOUND, {}, "not stable", "0.30, where 1 means the same subgroups; patients without "
+         "subgroups would give 0.40."),
+        (table(halves=0.3), NONE, {"searched": False}, "not stable", "so many subgroups at all was not passed (p 0.7)"),
+        (table(starts=0.3), FOUND, {"followed": [SYMPTOM]}, "not stable", "other random starts find other subgroups"),
+        (table(**{"gate and centroids": 0.3}), FOUND, {}, "not stable", "two ways to assign a new patient to a "
+         "subgroup disagree"),
         (NOT_COMPUTED, None, {}, "plausible", "not tested"),
         # then what is missing for convincing
         (table(), None, {}, "plausible", "given and not tested"),
@@ -79,6 +85,12 @@ def test_networks_that_disagree_are_not_stable():
         [{"what": "networks", "agreement": 0.2, "by_chance": np.nan, "n": 9, "meaning": "networks agree"}]
     )
     assert judge(rows, FOUND, searched=True).answer == "not stable"
+
+
+def test_patients_who_are_hardly_told_from_controls_have_little_to_divide():
+    said = no_subgroups(replace(NONE, criteria=pd.DataFrame({"diagnosis_bacc": [0.55, 0.7]})))
+    assert said.why[1].startswith("Patients are hardly told from controls at all (balanced accuracy 0.55")
+    assert len(no_subgroups(replace(NONE, criteria=pd.DataFrame({"diagnosis_bacc": [0.9]}))).why) == 1
 
 
 def test_no_subgroups_is_said_with_its_reason():

@@ -334,9 +334,9 @@ def test_the_page_of_none_shows_what_was_tested_and_how_patients_vary(none_run):
         page = Page(html_of(none_run / kind))
         order = [
             "no subgroups", "No subgroups: with 2, ", "What to try next", "--covariates", "What was asked",
-            "phenogroups discover x", "What was tested", "at least 0.1 of the smaller and 0.03 of both",
-            "at least 0.4 of the widest", "p at most 0.005", "p at most 0.001 for each pair", "0.002: fails",
-            "1: passes", "0.5: fails", "0.4: fails", "0.2: passes", "1: passes", "0.5: fails", "0.3: fails",
+            "phenogroups discover x", "What was tested", "as of normal distributions at least 4 deviations apart",
+            "p at most 0.005", "p at most 0.001 for each pair", "2.1: fails", "0.5: fails", "0.4: fails", "5: passes",
+            "0.5: fails", "0.3: fails",
             "Where the subjects lie", "What varies most among the patients", "Axis 1", "Axis 2", "Axis 3", "Appendix",
             "gap of smaller", "settings.n_subgroups",
         ]  # fmt: skip

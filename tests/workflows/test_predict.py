@@ -1,6 +1,7 @@
 """Predicting many: the same as in one go, a few blocks in memory, and a broken file costs its row only."""
 
 import json
+import shutil
 import threading
 from dataclasses import asdict
 
@@ -72,7 +73,10 @@ def test_a_broken_file_costs_its_row_only(home, tmp_path, capsys, small_blocks, 
         assert why in words["problem"][row]
         assert (words.iloc[row, 1:-1] == "").all()
     assert cli.main(["predict", str(home / "run"), str(home / "whole.csv"), "--out", str(tmp_path / "all.csv")]) == 0
-    assert capsys.readouterr().err == "phenogroups predict: starting\n"
+    verdict = json.loads((home / "run/verdict.json").read_text())["headline"]
+    assert capsys.readouterr().err == (
+        f"phenogroups predict: starting\nThe verdict on the subgroups of this model: {verdict}\n"
+    )
     everybody = pd.read_csv(tmp_path / "all.csv")
     good = [row for row in range(20) if row not in BROKEN]
     # without the column of problems, which here holds words and there nothing
@@ -80,6 +84,22 @@ def test_a_broken_file_costs_its_row_only(home, tmp_path, capsys, small_blocks, 
         found.iloc[good, :-1], everybody.iloc[good, :-1], check_dtype=False, rtol=RELATIVE, atol=ABSOLUTE
     )
     assert found["problem"][good].isna().all()
+
+
+def test_a_run_without_a_readable_verdict_predicts_all_the_same(home, tmp_path, capsys):
+    run = shutil.copytree(home / "run", tmp_path / "run")
+    for verdict in ("", "[]", json.dumps({"answer": "convincing", "headline": "Convincing."})):
+        (run / "verdict.json").write_text(verdict)
+        assert cli.main(["predict", str(run), str(home / "whole.csv"), "--out", str(tmp_path / "all.csv")]) == 0
+        assert capsys.readouterr().err == "phenogroups predict: starting\n"
+
+
+def test_grey_pictures_for_a_model_of_colours_are_said_to_be_grey():
+    assert streaming._other_shape((1, 8, 8), (3, 8, 8)) == (
+        "is grey (1 channel), and those of training are in colour (3 channels); save it as they are if it is the same "
+        "kind of picture"
+    )
+    assert "has shape (1, 9, 8)" in streaming._other_shape((1, 9, 8), (1, 8, 8))
 
 
 def test_the_same_as_in_one_go(home, tmp_path, small_blocks):

@@ -141,8 +141,8 @@ class Discover(SearchOptions):
                 say(sentence)
             self.clean_up()
             say(
-                f"Written: {self.out}. Nothing was trained; --subgroups 2 --overwrite would divide the patients into "
-                "two all the same."
+                f"Written: {self.out}. Open {self.out / 'report.html'} in a browser. Nothing was trained; "
+                "--subgroups 2 --overwrite would divide the patients into two all the same."
             )
             LOG.write(self.out)
             return

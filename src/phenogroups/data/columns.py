@@ -62,7 +62,7 @@ def require_columns(rows: pd.DataFrame, wanted: Iterable[str]) -> None:
         meant = f" Did you mean {' or '.join(map(repr, alike))}?" if alike else ""
         raise CohortError(
             f"Expected the column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}. "
-            f"Received a table with: {', '.join(map(repr, rows.columns[:30]))}.{meant}"
+            f"Received a table with: {', '.join(map(repr, rows.columns[:30]))}.{meant or ' Name one of these.'}"
         )
 
 

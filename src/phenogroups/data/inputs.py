@@ -25,6 +25,7 @@ NO_FEATURES = {
     "patient", "race", "ethnicity", "education", "handedness",
 }  # fmt: skip
 MOST_MISSING = 5  # missing files that are named
+MOST_BROKEN = 20  # other unusable files that are named
 MOST_TRIED = 100  # files that are tried to find one that can be read
 
 
@@ -125,11 +126,13 @@ def image_paths(table: Table) -> list[ImagePath]:
 
 def refuse_broken(broken: Mapping[int, str], subject: np.ndarray, paths: Sequence[ImagePath]) -> None:
     if broken:
-        lines = "\n".join(f"  {line}" for line in name_broken(broken, subject, paths))
-        raise CohortError(
-            f"Expected a readable file in every row. Received {len(broken)} that are not; correct or drop "
-            f"them:\n{lines}"
+        lines = "\n".join(f"  {line}" for line in name_broken(broken, subject, paths, MOST_BROKEN))
+        unreadable = (
+            "1 that is not; correct or drop it"
+            if len(broken) == 1
+            else (f"{len(broken)} that are not; correct or drop them")
         )
+        raise CohortError(f"Expected a readable file in every row. Received {unreadable}:\n{lines}")
 
 
 def name_broken(

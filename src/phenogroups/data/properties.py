@@ -19,8 +19,8 @@ from phenogroups.data.stored import Inputs
 OF_NUMBERS = {
     "image_brightness": ("brighter", "darker"),
     "image_contrast": ("richer in contrast", "poorer in contrast"),
-    "image_near_black": ("more often nearly black in large parts", "less often nearly black in large parts"),
-    "image_near_white": ("more often nearly white in large parts", "less often nearly white in large parts"),
+    "image_near_black": ("nearly black in larger parts", "nearly black in smaller parts"),
+    "image_near_white": ("nearly white in larger parts", "nearly white in smaller parts"),
     "image_sharpness": ("sharper", "more blurred"),
     "image_noise": ("noisier", "smoother"),
     "image_red": ("redder", "less red"),

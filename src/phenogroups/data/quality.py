@@ -24,6 +24,7 @@ from phenogroups.data.reading import prepare, read_ahead
 from phenogroups.data.tables import Table
 
 COLUMNS = ("subject", "diagnosis", "group", "covariates", "truth", "truth_names", "is_test")  # of a cohort
+FEW_OF_SUBGROUP = 10  # patients for each subgroup, below which `check` warns
 FEWEST = 5  # smallest number of subjects of either class for a comparison of their images
 SHARE_APART = 0.25  # total variation distance of size, format, ... between the classes, from which it is a shortcut
 RANKED_APART = 0.9  # area under the ROC curve of size, from which it is a shortcut
@@ -159,6 +160,11 @@ def _check_columns(found: Findings, columns: Mapping[str, Any], subgroups: int, 
             sizes = ", ".join(f"{word} {int((truth == k).sum())}" for k, word in names) or "none"
             unknown = int(((truth < 0) & (diagnosis == PATIENT)).sum())
             found.facts.append(f"Known subgroups of patients: {sizes}; {unknown} unknown.")
+        if 0 < ill < FEW_OF_SUBGROUP * subgroups:
+            found.warnings.append(
+                f"{_count(ill, 'patient')} for {subgroups} subgroups: with fewer than {FEW_OF_SUBGROUP} for each, "
+                "subgroups are hardly ever found again. Bring more patients."
+            )
         if not found.problems:  # otherwise they would be repeated
             blank = Cohort(np.zeros((count, 1), np.float32), **columns)
             found.attempt(lambda: blank.require(subgroups))

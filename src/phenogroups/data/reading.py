@@ -102,12 +102,13 @@ class ImagePath:
         path, here = home / cell, Path(cell).absolute()
         if not self._holds(path):
             raise UnreadableInput(
-                f"leads out of the folder {self.folder}; move it there, or name its folder (--folder)"
+                f"leads out of the folder {self.folder.resolve()}; move it there, or name its folder "
+                f"(--folder {path.parent.resolve()})"
             )
         if path.exists() or not here.is_file():
             return path
         if not self._holds(here):
-            raise UnreadableInput(f"is not in the folder {self.folder} but in the working directory (--folder .)")
+            raise UnreadableInput(f"is not in {self.folder.resolve()} but in the working directory (--folder .)")
         return here
 
     def _holds(self, path: Path) -> bool:

@@ -99,4 +99,8 @@ def cached_rows(
 
 
 def _other_shape(found: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    if len(found) == len(shape) and found[1:] == shape[1:]:
+        channels = {1: "grey (1 channel)", 3: "in colour (3 channels)"}
+        now, then = (channels.get(each[0], f"of {each[0]} channels") for each in (found, shape))
+        return f"is {now}, and those of training are {then}; save it as they are if it is the same kind of picture"
     return f"has shape {found}, channels first; those of training have {shape}"

@@ -28,6 +28,7 @@ class Diagnostics:
     distance_ratio: float | None = None  # 1: controls are equally far from all subgroups
     gate_entropy_controls: float | None = None  # 1: the gate is undecided about controls; 0: it is sure of each
     expert_specialisation: float | None = None  # 0: the experts of other subgroups do as well as a subgroup's own
+    specialisation_error: float | None = None  # its standard error; None where a subgroup has one patient
 
 
 def diagnostics(diagnosis: np.ndarray, prediction: "Prediction") -> Diagnostics:
@@ -48,13 +49,22 @@ def diagnostics(diagnosis: np.ndarray, prediction: "Prediction") -> Diagnostics:
     if all(member.any() for member in members):
         found["distance_ratio"] = distance_ratio(torch.as_tensor(prediction.embedding), torch.as_tensor(likeliest), k)
         if prediction.experts is not None:
-            found["expert_specialisation"] = _specialisation(prediction.experts > 0, members, ~is_patient)
+            own, error = _specialisation(prediction.experts > 0, members)
+            found |= {"expert_specialisation": own, "specialisation_error": error}
     return Diagnostics(**found)
 
 
-def _specialisation(says_patient: np.ndarray, members: list[np.ndarray], controls: np.ndarray) -> float:
-    specificity = 1 - says_patient[controls].mean(axis=0)  # (experts,)
-    b = np.stack([(says_patient[member].mean(axis=0) + specificity) / 2 for member in members])  # (subgroups, experts)
-    k = len(b)
-    own = b.diagonal()
-    return float(np.mean(own - (b.sum(axis=1) - own) / (k - 1)))
+def _specialisation(says_patient: np.ndarray, members: list[np.ndarray]) -> tuple[float, float | None]:
+    """Expert specialisation, and its standard error.
+
+    Controls do not enter: summed over the subgroups, each expert's specificity is added as own and subtracted as other.
+    """
+    gains, variances = [], []
+    for k, member in enumerate(members):
+        says = says_patient[member].astype(np.float64)
+        others = (says.sum(axis=1) - says[:, k]) / (says.shape[1] - 1)
+        gain = (says[:, k] - others) / 2
+        gains.append(gain.mean())
+        variances.append(gain.var(ddof=1) / len(gain) if len(gain) > 1 else np.inf)
+    error = float(np.sqrt(sum(variances)) / len(members))
+    return float(np.mean(gains)), error if np.isfinite(error) else None

@@ -123,7 +123,7 @@ def tests(criteria: pd.DataFrame) -> list[Test]:
     return [
         Test(
             f"Gaps that controls do not show (as of normal distributions at least {APART:g} deviations apart)",
-            "no gap that controls do not show as well lies between some of them", apart,
+            "no gap lies between them, or only one that controls show as well", apart,
             (gap >= GAP) & (apart >= APART),
         ),
         Test(

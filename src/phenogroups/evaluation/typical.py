@@ -7,6 +7,7 @@ import numpy as np
 from phenogroups.data.batches import NUMBERS_AT_ONCE
 from phenogroups.data.cohort import Cohort
 from phenogroups.evaluation.saliency import some_patients
+from phenogroups.evaluation.verdict import SURE
 from phenogroups.methods.prediction import Prediction
 
 AVERAGED = 2000  # patients whose mean image is taken, at most
@@ -17,7 +18,7 @@ def exemplars(new: Prediction, found: np.ndarray, means: np.ndarray, k: int) -> 
     """Rows of the most typical and of the borderline members of subgroup k; and whether each is borderline.
 
     Typical members are nearest to the mean among the half with the higher probabilities (more than half of a small
-    subgroup). Borderline members have the lowest probabilities, all lower than those of the typical ones.
+    subgroup). Borderline members have the lowest probabilities, below `SURE` and below those of the typical ones.
     """
     members = np.flatnonzero(found == k)
     sure = np.round(new.subgroup[members, k], 2)  # two digits, as shown on the page
@@ -26,7 +27,7 @@ def exemplars(new: Prediction, found: np.ndarray, means: np.ndarray, k: int) -> 
     distance = np.linalg.norm(new.embedding[members[among]] - means[k], axis=1)
     typical = among[np.argsort(distance, kind="stable")][:EXEMPLARS]
     least = np.argsort(new.subgroup[members, k], kind="stable")[:BORDERLINE]
-    borderline = least[sure[least] < sure[typical].min(initial=1)]
+    borderline = least[sure[least] < min(sure[typical].min(initial=1), SURE)]
     return members[np.concatenate([typical, borderline])], np.repeat([False, True], [len(typical), len(borderline)])
 
 

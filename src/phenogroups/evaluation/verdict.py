@@ -24,6 +24,14 @@ SURE, LEAST_SURE = 0.9, 0.8  # probability from which an assignment is sure, and
 MOST_DISAGREEING = 0.1  # largest share of patients whom gate and centroids assign to different subgroups
 NEAR_CHANCE = 0.1  # smallest balanced accuracy of the diagnosis above one half ...
 DEVIATIONS = 2  # ... or this many standard errors, if they are more
+HARDLY_TOLD = 0.65  # balanced accuracy of the diagnosis, in the search for the number of subgroups
+FEWEST_HELD = 10  # held-out patients for each subgroup, below which an empty subgroup says little
+UNSTABLE = {  # by the rows of `evaluation.stability`
+    "starts": "other random starts find other subgroups in the same patients",
+    "halves": "half of the cohort is not enough to find these subgroups again",
+    "networks": "networks that start from other random weights find other subgroups",
+    "gate and centroids": "the two ways to assign a new patient to a subgroup disagree",
+}
 OTHER_COHORT = "Look for the same subgroups in another cohort, and at outcomes that nobody trained on."
 
 
@@ -52,7 +60,7 @@ def judge(
     followed: Sequence[Followed] = (),  # what the subgroups follow
     persons: Agreement | None = None,  # how often the images of a person agree
     doubts: Sequence[str] = (),  # other evidence against the subgroups, each as a sentence
-    empty: bool = False,  # a subgroup has no held-out patient
+    held: Sequence[int] = (),  # held-out patients of each subgroup
 ) -> Verdict:
     """The first rule that applies, from artefacts to convincing subgroups."""
     if searched and choice is not None and choice.subgroups == 1:
@@ -74,24 +82,11 @@ def judge(
             "Look at persons whose images are in different subgroups: what differs between their images is what the "
             "subgroups describe.",
         )
-    if empty:
-        return Verdict(
-            "not stable",
-            "Not stable: new patients do not fall into all of the subgroups.",
-            ("Of the patients who were held out, one subgroup has none: it exists among the training patients only.",),
-            "Ask for fewer subgroups, or bring more patients.",
-        )  # fmt: skip
+    if 0 in held:
+        return _not_everywhere(held)
     unstable = [row for _, row in stability.iterrows() if row["agreement"] < STABLE]
     if unstable:
-        row = unstable[0]
-        return Verdict(
-            "not stable",
-            "Not stable: another run would find other subgroups.",
-            (f"It is not true that {row['meaning']}: the agreement is {row['agreement']:.2f}, where 1 means the same "
-             "subgroups and 0 means chance.",),
-            "Do not interpret these subgroups; bring more patients, ask for another number (--subgroups auto), or look "
-            "at several runs (--runs 5).",
-        )  # fmt: skip
+        return _not_found_again(unstable[0], choice)
     missing = _not_shown(stability, choice, doubts)
     if followed:
         missing.insert(0, followed[0].words)
@@ -122,11 +117,54 @@ def judge(
     return Verdict("plausible", headline, tuple(missing[:2]), next_step)
 
 
+def _not_everywhere(held: Sequence[int]) -> Verdict:
+    """Where a subgroup has no held-out patient."""
+    count = sum(held)
+    if count < FEWEST_HELD * len(held):
+        return Verdict(
+            "not stable",
+            "Not stable: too few patients were held out to see whether new patients fall into all subgroups.",
+            (f"{count_of(count, 'patient')} {'was' if count == 1 else 'were'} held out, and {held.count(0)} of "
+             f"{len(held)} subgroups have none of them.",),
+            "Do not interpret these subgroups; bring more patients.",
+        )  # fmt: skip
+    return Verdict(
+        "not stable",
+        "Not stable: new patients do not fall into all of the subgroups.",
+        (f"Of {count} patients who were held out, one subgroup has none: it exists among the training patients only.",),
+        "Ask for fewer subgroups, or bring more patients.",
+    )  # fmt: skip
+
+
+def _not_found_again(row: pd.Series, choice: Choice | None) -> Verdict:
+    """Where an agreement of `evaluation.stability` is low."""
+    chance = "" if np.isnan(row["by_chance"]) else f"; patients without subgroups would give {row['by_chance']:.2f}"
+    if row["what"] == "gate and centroids" and chance:
+        chance = f"; shuffled labels would give {row['by_chance']:.2f}"
+    why = [f"The agreement is {row['agreement']:.2f}, where 1 means the same subgroups{chance}."]
+    if choice is not None and choice.subgroups == 1:
+        why.append(f"A test whether the patients have so many subgroups at all was not passed (p {choice.p:.2g}).")
+    return Verdict(
+        "not stable",
+        f"Not stable: {UNSTABLE[row['what']]}.",
+        tuple(why),
+        "Do not interpret these subgroups; bring more patients, ask for another number (--subgroups auto), or look "
+        "at several runs (--runs 5).",
+    )
+
+
 def no_subgroups(choice: Choice) -> Verdict:
+    why = [choice.reason]
+    told = choice.criteria.get("diagnosis_bacc", pd.Series(dtype=float)).dropna()
+    if len(told) and told.iloc[0] < HARDLY_TOLD:
+        why.append(
+            f"Patients are hardly told from controls at all (balanced accuracy {told.iloc[0]:.2f}, where chance is "
+            "0.50), so that there is little to divide."
+        )
     return Verdict(
         "no subgroups",
         "No subgroups were found among the patients.",
-        (choice.reason,),
+        tuple(why),
         "Treat the patients as one group, or bring more of them; that none was found does not show that there is none.",
     )
 
@@ -154,6 +192,11 @@ def _not_shown(stability: pd.DataFrame, choice: Choice | None, doubts: Sequence[
     return said
 
 
+def count_of(number: int, what: str) -> str:
+    """`1 patient`, `2 patients`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _joined(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
@@ -174,7 +217,8 @@ def alarms(diagnosis: np.ndarray, found: Prediction, class_bacc: float | None) -
     # K-means has no gate: its proportions of distances are not probabilities and seldom near 1
     if found.by_centroid is not None and sure < LEAST_SURE:
         said.append(
-            f"Only {sure:.0%} of the held-out patients belong to their subgroup with a probability of at least {SURE}. "
+            f"Only {sure:.0%} of {count_of(len(subgroup), 'held-out patient')} belong to their subgroup with a "
+            f"probability of at least {SURE}. "
             "The others lie between the subgroups: the patients may form a continuum rather than subgroups."
         )
     if found.by_centroid is not None:
@@ -187,7 +231,12 @@ def alarms(diagnosis: np.ndarray, found: Prediction, class_bacc: float | None) -
             )
     if class_bacc is not None:
         error = np.sqrt(0.25 / max(ill.sum(), 1) + 0.25 / max((~ill).sum(), 1)) / 2
-        if class_bacc < 0.5 + max(NEAR_CHANCE, DEVIATIONS * error):
+        if DEVIATIONS * error >= 0.5:
+            said.append(
+                f"Whether patients differ from controls cannot be told: {count_of(ill.sum(), 'patient')} and "
+                f"{count_of((~ill).sum(), 'control')} were held out."
+            )
+        elif class_bacc < 0.5 + max(NEAR_CHANCE, DEVIATIONS * error):
             said.append(
                 f"Held-out patients are hardly told from controls (balanced accuracy {class_bacc:.2f}, where chance is "
                 "0.50). Subgroups found by contrast with controls then mean little."

@@ -185,6 +185,11 @@ class Method(Saved, ClassifierMixin, TransformerMixin, BaseEstimator):
     def check_covariates(self, who: Cohort) -> None:
         """Raise where the covariates that a prediction needs are missing, without reading inputs."""
 
+    @property
+    def makes_controls_uniform(self) -> bool:
+        """Whether who is recognised as a control has equal probabilities of all subgroups by design."""
+        return False
+
     def caveats(self) -> list[str]:
         """Warnings about the subgroups that were found, in plain sentences."""
         return []

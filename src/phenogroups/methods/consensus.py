@@ -239,13 +239,17 @@ class Consensus(Method, name="consensus"):
     def refit(self, vectors: np.ndarray, diagnosis: np.ndarray, seed: int) -> Assign | None:
         return self.best_run_.refit(vectors, diagnosis, seed)
 
+    @property
+    def makes_controls_uniform(self) -> bool:
+        return self.best_run_.makes_controls_uniform
+
     def caveats(self) -> list[str]:
         sentences = []
         if self.stability_ < AGREEING:
             sentences.append(
                 f"The subgroups depend on the random seed: between two of the {self.runs} runs, the adjusted Rand "
-                f"index is {self.stability_:.2f} on average, where 1 is the same subgroups and 0 is chance. "
-                "Another seed may give other subgroups."
+                f"index is {self.stability_:.2f} on average, where 1 is the same subgroups and 0 is that of "
+                "random labels. Another seed may give other subgroups."
             )
         warnings = [warned for run in self.runs_ if (warned := run.caveats())]
         if warnings:

@@ -362,13 +362,18 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         ill = mixture_of_experts_logit(experts, gate).sigmoid()[:, None]
         return ill * gate.softmax(1) + (1 - ill) / self.n_subgroups
 
+    @property
+    def makes_controls_uniform(self) -> bool:
+        return bool(self.beliefs_.held)
+
     def caveats(self) -> list[str]:
         sentences = []
         if getattr(self, "agreement_", 1.0) < STABLE_AGREEMENT:
             others = "Halves of the cohort" if bool(self.beliefs_.held) else "Networks that were started differently"
             sentences.append(
-                f"Nothing stable was found. {others} name other subgroups than these: their agreement is "
-                f"{self.agreement_:.2f}, where 1 is the same subgroups and 0 is chance."
+                f"Nothing stable was found. {others}, in which the first subgroups were searched for as well, named "
+                f"others than these: their agreement is {self.agreement_:.2f}, where 1 is the same subgroups and 0 is "
+                "that of random labels."
             )
         moving = next((row["moved"] for row in reversed(getattr(self, "history_", [])) if "moved" in row), 0.0)
         if moving > STILL_MOVING:

@@ -14,7 +14,7 @@ from phenogroups.evaluation.confounds import followed, untested
 from phenogroups.evaluation.diagnostics import Diagnostics
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.scores import Scores
-from phenogroups.evaluation.verdict import SURE
+from phenogroups.evaluation.verdict import SURE, count_of
 from phenogroups.methods import Consensus, Method, Prediction, name_of
 from phenogroups.methods.consensus import AGREEING
 
@@ -42,7 +42,10 @@ def stability_sentences(table: pd.DataFrame) -> list[str]:
         + ("." if np.isnan(row["by_chance"]) else f" ({row['by_chance']:.2f}).")
         for _, row in table.dropna(subset=["agreement"]).iterrows()
     ]
-    again = "Are the same subgroups found again? Agreement is 1 for the same subgroups; in brackets, what chance gives."
+    again = (
+        "Are the same subgroups found again? Agreement is 1 for the same subgroups; in brackets, what it would be in "
+        "patients without subgroups (for the gate and centroids: of shuffled labels)."
+    )
     missing = ", and whether ".join(table.loc[table["agreement"].isna(), "meaning"])
     return ([" ".join([again, *said])] if said else []) + ([f"Not computed: whether {missing}."] if missing else [])
 
@@ -76,15 +79,15 @@ def summary(
     sure = np.sum(new.subgroup[ill].max(axis=1) >= SURE)
     said: dict[str, list[str]] = {
         "asked": [
-            f"{k} subgroups were looked for among {train.is_patient.sum()} patients, {controls}; "
+            f"{k} subgroups were looked for among {_patients(train)}, {controls}; "
             f"{len(test)} further subjects were held out."
         ],
         "sure": [
             *method.remarks(),
-            f"Of {ill.sum()} held-out patients, {sure} ({sure / ill.sum():.0%}) belong to their subgroup with a "
-            f"probability of at least {SURE}.",
+            f"Of {count_of(ill.sum(), 'held-out patient')}, {sure} ({sure / ill.sum():.0%}) belong to their subgroup "
+            f"with a probability of at least {SURE}.",
         ],
-        "who": [f"Among the {sizes.sum()} held-out patients: {shares}."],
+        "who": [f"Of {count_of(sizes.sum(), 'held-out patient')}: {shares}."],
         "apart": ["This method does not tell patients from controls."],
     }
     if isinstance(method, Consensus):
@@ -93,7 +96,10 @@ def summary(
         of_test = "it was not tested whether there are subgroups at all"
         if tested is not None:
             passed = "passed" if tested.subgroups > 1 else "did not pass"
-            of_test = f"it {passed} its test (p {tested.p:.2g}), and no other number was tried"
+            of_test = (
+                f"it {passed} a test whether the patients have so many subgroups (p {tested.p:.2g}), and no other "
+                "number was tried"
+            )
         said["sure"].append(f"The number of subgroups was given, not looked for: {of_test}.")
     if scores.class_bacc is not None and new.diagnosis is not None:
         called = new.diagnosis > 0.5
@@ -108,6 +114,13 @@ def summary(
             f"Against the known subgroups, which {used}, balanced accuracy is {scores.subgroup_bacc:.3f}."
         )
     return said
+
+
+def _patients(cohort: Cohort) -> str:
+    """How many, and of how many images or rows if a patient has several."""
+    rows, persons = int(cohort.is_patient.sum()), len(np.unique(cohort.group[cohort.is_patient]))
+    what = "row" if len(cohort.input_shape) == 1 else "image"
+    return count_of(rows, "patient") if persons == rows else f"{count_of(rows, what)} of {count_of(persons, 'patient')}"
 
 
 def confound_sentences(confounds: pd.DataFrame | None) -> list[str]:
@@ -127,8 +140,11 @@ def confound_sentences(confounds: pd.DataFrame | None) -> list[str]:
     return [*said, "What was not recorded may still explain the subgroups."]
 
 
-def diagnostics_sentences(found: Diagnostics) -> list[str]:
-    """The paper's diagnostics on held-out subjects, as far as the method has them, each in plain words."""
+def diagnostics_sentences(found: Diagnostics, *, by_design: bool = False) -> list[str]:
+    """The paper's diagnostics on held-out subjects, as far as the method has them, each in plain words.
+
+    `by_design`: who is recognised as a control has equal probabilities of all subgroups, whatever the gate says.
+    """
     said = []
     ratio, entropy, own = found.distance_ratio, found.gate_entropy_controls, found.expert_specialisation
     if ratio is not None:
@@ -139,7 +155,12 @@ def diagnostics_sentences(found: Diagnostics) -> list[str]:
             else f"One subgroup lies nearer to the controls than another (which is {ratio:.2f} times as far): it may "
             "consist of the mildly ill."
         )
-    if entropy is not None:
+    if entropy is not None and by_design:
+        said.append(
+            "Who is recognised as a control has about equal probabilities of all subgroups, by the design of the "
+            f"method (normalised entropy of the controls {entropy:.2f}, where 1 is equal)."
+        )
+    elif entropy is not None:
         said.append(
             "Controls are left undecided between the subgroups, as they should be: their probabilities are nearly "
             f"equal (normalised entropy {entropy:.2f}, where 1 is equal)."
@@ -147,7 +168,14 @@ def diagnostics_sentences(found: Diagnostics) -> list[str]:
             else "Controls are assigned to subgroups too, although they have none: part of what distinguishes the "
             f"subgroups exists in healthy people (normalised entropy {entropy:.2f}, where 1 is undecided)."
         )
-    if own is not None:
+    error = found.specialisation_error
+    if own is not None and own > SPECIALISED and (error is None or own <= 2 * error):
+        said.append(
+            "Too few patients were held out to tell whether each subgroup differs from controls in its own way (gain "
+            f"of its own classifier, its expert, in balanced accuracy: {own:+.3f}"
+            + (")." if error is None else f", standard error {error:.3f}).")
+        )
+    elif own is not None:
         said.append(
             "Each subgroup differs from controls in its own way: the classifier of a subgroup (its expert) "
             f"distinguishes it from controls better than those of other subgroups do (balanced accuracy {own:+.3f})."
@@ -164,7 +192,7 @@ def consensus_sentence(method: Consensus, patients: Prediction) -> str:
     return (
         f"{agreeing} of {method.runs} runs of {name_of(method.run(0))} agree with the consensus (adjusted Rand index "
         f"of at least {AGREEING} on the training patients); between two runs it is {method.stability_:.2f} on average, "
-        f"where 1 is the same subgroups and 0 is chance. Of {len(patients.subgroup)} held-out patients, "
+        f"where 1 is the same subgroups and 0 is that of random labels. Of {len(patients.subgroup)} held-out patients, "
         f"{(np.asarray(patients.agreement) == 1).sum()} are in the same subgroup in all runs and "
         f"{patients.undecided.sum()} are undecided: fewer than two thirds of the runs agree on theirs."
     )

@@ -101,7 +101,8 @@ def write_model(folder: Path, recipe: Mapping[str, Any], tensors: Mapping[str, T
 def read_recipe(folder: str | Path) -> dict[str, Any]:
     path = member(folder, RECIPE)
     if not path.is_file():
-        raise RunError(f"Expected a run folder with {RECIPE}. Received: {folder}, which has none.")
+        there = "which has none" if Path(folder).is_dir() else "which does not exist"
+        raise RunError(f"Expected a run folder with {RECIPE}. Received: {folder}, {there}.")
     try:
         recipe = parse_json(read_limited(path))
     except (ValueError, OSError) as error:

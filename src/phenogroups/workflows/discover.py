@@ -168,7 +168,7 @@ def discover(
             return Discovery(method, {}, {}, pd.DataFrame(), None, None, None, [], folder)
         predictions = {name_of(method): held}
         predictions |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
-        return write_run(folder, method, (train, trained), (test, predictions), recipe, choice=choice)
+        return write_run(folder, method, (train, trained), (test, predictions), recipe, choice=choice, note=note)
 
 
 def write_run(
@@ -179,6 +179,7 @@ def write_run(
     recipe: Mapping[str, Any],
     *,
     choice: Choice | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Discovery:
     """Evaluate a fitted method and write its run folder.
 
@@ -189,12 +190,15 @@ def write_run(
     scores = {name: score(test, prediction) for name, prediction in predictions.items()}
     diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in predictions.items()}
     own_scores = next(iter(scores.values()))
+    note("Testing the subgroups: whether they are found again, and what they follow.")
     weighed = weigh(method, trained, (test, new), own_scores.class_bacc, choice)
     verdict, persons = weighed.verdict, weighed.persons
     answer = [] if choice is None else choice_sentences(choice)
     findings = summary(method, train, test, new, own_scores, tested=weighed.tested, searched=choice is not None)
     findings["sure"] += stability_sentences(weighed.stability)
-    findings["specific"] = diagnostics_sentences(next(iter(diagnosed.values())))
+    findings["specific"] = diagnostics_sentences(
+        next(iter(diagnosed.values())), by_design=method.makes_controls_uniform
+    )
     findings["associated"] = confound_sentences(weighed.confounds)
     if persons is not None and not persons.warnings():
         findings["who"].append(persons.sentence())
@@ -203,6 +207,7 @@ def write_run(
         tuple(warned), weighed.confounds, weighed.profiles, None if choice is None else choice.criteria,
         " ".join(answer) or None, verdict.as_json(), weighed.stability, tuple(weighed.followed),
     )  # fmt: skip
+    note("Drawing the report.")
     material = gather(
         method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
         feature_names=recipe["table"].get("features") or None, evidence=evidence,

@@ -18,9 +18,10 @@ from phenogroups.data.properties import OF_FILES, file_properties
 from phenogroups.data.reading import ImagePath
 from phenogroups.data.streaming import Block, blocks_of, cached_rows, decoded_blocks
 from phenogroups.data.tables import Table, spec_from_json
+from phenogroups.data.untrusted import parse_json, read_limited
 from phenogroups.data.writing import whole_file
 from phenogroups.methods import Method, Prediction, load
-from phenogroups.training.run import RunError, csv_text, read_recipe
+from phenogroups.training.run import RunError, csv_text, member, read_recipe
 
 PROBLEM = "problem"  # the last column: why a subject could not be assigned
 REMARK = "remark"  # the column before it: why a subject has probabilities and no subgroup
@@ -104,6 +105,7 @@ def predict_table(
             f"In Python, phenogroups.load({str(run)!r}).predict_subgroup(X) assigns an array X."
         )
     method = load(run)
+    _say_verdict(Path(run), note)
     spec = spec_from_json(recipe["table"])
     if (features_file is None) != (spec.features_file is None):
         source = "columns of the table" if spec.features_file is None else "a file of features (--features-file)"
@@ -144,6 +146,17 @@ def predict_table(
     except OSError as error:
         raise RunError(f"Expected to read inputs and to write {out}. Received: {error}.") from error
     return assigned
+
+
+def _say_verdict(run: Path, note: Callable[[str], None]) -> None:
+    """Repeat the verdict on the model's subgroups where they should not be relied on."""
+    try:
+        verdict = parse_json(read_limited(member(run, "verdict.json")))
+        answer, headline = verdict["answer"], verdict["headline"]
+    except (OSError, ValueError, KeyError, TypeError):  # of an earlier version, or a model that was saved without a run
+        return
+    if answer != "convincing":
+        note(f"The verdict on the subgroups of this model: {headline}")
 
 
 def _blocks(

@@ -50,7 +50,7 @@ def weigh(
     held = np.bincount(new.subgroup[test.is_patient].argmax(axis=1), minlength=method.n_subgroups)
     verdict = judge(
         again, tested, searched=choice is not None, followed=follows, persons=persons, doubts=doubts,
-        empty=bool((held == 0).any()),
+        held=held.tolist(),
     )  # fmt: skip
     warned = [*(one.words for one in follows), *([] if persons is None else persons.warnings()), *doubts]
     return Weighed(verdict, follows, warned, tested, again, persons, confounds, profiled)
