@@ -335,8 +335,8 @@ def test_the_page_of_none_shows_what_was_tested_and_how_patients_vary(none_run):
         order = [
             "no subgroups", "No subgroups: with 2, ", "What to try next", "--covariates", "What was asked",
             "phenogroups discover x", "What was tested", "as of normal distributions at least 4 deviations apart",
-            "p at most 0.005", "p at most 0.001 for each pair", "2.1: fails", "0.5: fails", "0.4: fails", "5: passes",
-            "0.5: fails", "0.3: fails",
+            "p at most 0.005", "p at most 0.001 for each pair", "2.1 deviations: fails", "p 0.5: fails",
+            "p 0.4: fails", "5.0 deviations: passes", "p 0.5: fails", "p 0.3: fails",
             "Where the subjects lie", "What varies most among the patients", "Axis 1", "Axis 2", "Axis 3", "Appendix",
             "gap of smaller", "settings.n_subgroups",
         ]  # fmt: skip

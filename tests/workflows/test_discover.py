@@ -24,6 +24,7 @@ from phenogroups.methods import DeepUCSL, PlainKMeans, Prediction, load
 from phenogroups.training.run import RunError, check_writable, new_run_folder, write_model
 from phenogroups.workflows.discover import discover
 from phenogroups.workflows.predict import predict_table
+from phenogroups.workflows.weigh import copies
 
 FILES = ["history.csv", "model.safetensors", "recipe.json", "report.html", "report.safetensors"]
 FILES += ["scores.json", "stability.csv", "subgroups.csv", "verdict.json"]
@@ -449,3 +450,13 @@ def test_persons_whose_images_are_parted_are_warned_of(tmp_path):
     assert found.verdict is not None
     assert found.verdict.answer == "artefact likely"
     assert "images of the same person" in found.sentences[0]
+
+
+def test_held_out_copies_of_training_images_are_warned_of():
+    images = np.random.default_rng(0).random((6, 1, 8, 8)).astype(np.float32)
+    cohort = Cohort(images[[0, 1, 2, 3, 0, 1]], [0, 1, 0, 1, 0, 1])
+    assert copies(cohort[:4], cohort[4:])[0].startswith("2 held-out images are copies of training images")
+    assert copies(cohort[:4], cohort[4:5])[0].startswith("1 held-out image is a copy of training images")
+    assert copies(cohort[:2], cohort[2:4]) == []
+    answers = Cohort(np.zeros((6, 3), np.float32), [0, 1, 0, 1, 0, 1])  # two people may give the same answers
+    assert copies(answers[:4], answers[4:]) == []

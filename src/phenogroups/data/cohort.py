@@ -173,11 +173,14 @@ class Cohort:
         return tuple(self.inputs.shape[1:])
 
     @cached_property
+    def input_digests(self) -> list[bytes]:
+        """A checksum of the input of each subject."""
+        return [hashlib.sha256(np.ascontiguousarray(row).data).digest() for row in self.inputs]
+
+    @cached_property
     def fingerprint(self) -> str:
         """A checksum of the subjects' names, diagnoses and inputs."""
-        digest = hashlib.sha256()
-        for row in self.inputs:
-            digest.update(np.ascontiguousarray(row).data)
+        digest = hashlib.sha256(b"".join(self.input_digests))
         digest.update(self.diagnosis.tobytes())
         digest.update("\x1f".join(map(str, self.subject)).encode())
         return digest.hexdigest()

@@ -111,6 +111,7 @@ class Test:
     failing: str  # the answer, if it fails
     values: pd.Series
     passes: pd.Series
+    unit: str = "p {:.2g}"  # how a value is shown
 
 
 def tests(criteria: pd.DataFrame) -> list[Test]:
@@ -124,7 +125,7 @@ def tests(criteria: pd.DataFrame) -> list[Test]:
         Test(
             f"Gaps that controls do not show (as of normal distributions at least {APART:g} deviations apart)",
             "no gap lies between them, or only one that controls show as well", apart,
-            (gap >= GAP) & (apart >= APART),
+            (gap >= GAP) & (apart >= APART), "{:.1f} deviations",
         ),
         Test(
             f"Wider gaps than patients without groups show by chance (p at most {sure})",

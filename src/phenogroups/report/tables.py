@@ -109,7 +109,9 @@ def criteria_rows(criteria: pd.DataFrame | None) -> dict[str, Any] | None:
     asked = tests(criteria)
     rows = []
     for i, row in enumerate(criteria.to_dict("records")):
-        cells = [f"{test.values.iloc[i]:.3g}: {'passes' if test.passes.iloc[i] else 'fails'}" for test in asked]
+        cells = [
+            f"{test.unit.format(test.values.iloc[i])}: {'passes' if test.passes.iloc[i] else 'fails'}" for test in asked
+        ]
         rows.append([str(row["subgroups"]), *cells, "yes" if row["passes"] else "no"])
     columns = ["Subgroups", *(test.asked for test in asked), "Passes all"]
     return page_table(columns, rows, [True] * len(columns))

@@ -13,7 +13,7 @@ from phenogroups.evaluation.number import Choice, decide, evidence, unexplained
 from phenogroups.evaluation.persons import Agreement, persons_agreement
 from phenogroups.evaluation.profiles import profiles
 from phenogroups.evaluation.stability import enough_for_halves, some_of_each, stability
-from phenogroups.evaluation.verdict import Verdict, alarms, judge
+from phenogroups.evaluation.verdict import Verdict, alarms, count_of, judge
 from phenogroups.methods import Method, Prediction
 
 TESTED = 750  # largest number of patients, and of controls, in the test of a given number of subgroups
@@ -44,7 +44,7 @@ def weigh(
     labels = np.concatenate([each.subgroup.argmax(axis=1) for each in (seen, new)])
     ill, person = (np.concatenate([getattr(c, what) for c in (train, test)]) for what in ("is_patient", "group"))
     persons = persons_agreement(labels[ill], person[ill], method.seed)
-    doubts = [*method.caveats(), *alarms(test.diagnosis, new, class_bacc)]
+    doubts = [*method.caveats(), *alarms(test.diagnosis, new, class_bacc), *copies(train, test)]
     again = stability(method, train, seen, test, new)
     tested = choice or tested_number(method, train)
     held = np.bincount(new.subgroup[test.is_patient].argmax(axis=1), minlength=method.n_subgroups)
@@ -54,6 +54,20 @@ def weigh(
     )  # fmt: skip
     warned = [*(one.words for one in follows), *([] if persons is None else persons.warnings()), *doubts]
     return Weighed(verdict, follows, warned, tested, again, persons, confounds, profiled)
+
+
+def copies(train: Cohort, test: Cohort) -> list[str]:
+    """A warning where held-out images are copies of training images; features of few values may be equal by chance."""
+    if len(train.input_shape) == 1:
+        return []
+    known = set(train.input_digests)
+    count = sum(digest in known for digest in test.input_digests)
+    if not count:
+        return []
+    return [
+        f"{count_of(count, 'held-out image')} {'is a copy' if count == 1 else 'are copies'} of training images, which "
+        "are recognised, not predicted. Drop copies, or give them one group; `phenogroups check` lists them."
+    ]
 
 
 def compare_covariates(
