@@ -450,6 +450,8 @@ def test_persons_whose_images_are_parted_are_warned_of(tmp_path):
     assert found.verdict is not None
     assert found.verdict.answer == "artefact likely"
     assert "images of the same person" in found.sentences[0]
+    rows = pd.read_csv(tmp_path / "run/subgroups.csv")
+    assert dict(zip(rows["subject"], rows["group"], strict=True)) == dict(zip(cohort.subject, person, strict=True))
 
 
 def test_held_out_copies_of_training_images_are_warned_of():

@@ -214,6 +214,9 @@ def write_run(
     )  # fmt: skip
     tables = [subgroup_table(train, seen, "train", method), subgroup_table(test, new, "held-out", method)]
     subgroups = pd.concat(tables, ignore_index=True)
+    group = np.concatenate([train.group, test.group])
+    if len(np.unique(group)) < len(group):  # otherwise it says no more than the subject
+        subgroups.insert(1, "group", group)
     history = pd.DataFrame(
         getattr(getattr(method, "best_run_", method), "history_", [])
     )  # of a consensus, its best run
