@@ -79,8 +79,8 @@ def judge(
             "artefact likely",
             "An artefact is likely: images of the same person fall into different subgroups.",
             tuple(persons.warnings()),
-            "Look at persons whose images are in different subgroups (columns group and subgroup of subgroups.csv): what "
-            "differs between their images is what the subgroups describe.",
+            "Look at persons whose images are in different subgroups (columns group and subgroup of subgroups.csv): "
+            "what differs between their images is what the subgroups describe.",
         )
     if 0 in held:
         return _not_everywhere(held)

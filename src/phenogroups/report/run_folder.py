@@ -16,6 +16,8 @@ from phenogroups.evaluation.scores import Scores
 from phenogroups.report.material import Material, require_within
 from phenogroups.training.run import RunError, member, read_recipe
 
+WORDS = ["subject", "group", "part", "diagnosis", "subgroup"]  # columns of subgroups.csv that are no numbers
+
 
 @dataclass(frozen=True)
 class Run:
@@ -61,7 +63,7 @@ class Run:
         for name in ("shown", "gallery", "strip_rows"):
             require_within(name, getattr(self.material, name), 0, len(self.subjects))
         # confidence, probabilities, distances and losses are drawn
-        numbers = self.subjects.drop(columns=["subject", "part", "diagnosis", "subgroup"])
+        numbers = self.subjects.drop(columns=WORDS, errors="ignore")  # only cohorts with several images have a group
         for table in (numbers, self.history):
             if table is not None and not all(is_numeric_dtype(kind) for kind in table.dtypes):
                 raise ValueError("words where numbers are expected")
@@ -105,8 +107,7 @@ class Run:
 
 def read_subgroups(path: Path) -> pd.DataFrame:
     """subgroups.csv; a subject whose name is NA is not missing."""
-    words = ("subject", "part", "diagnosis", "subgroup")
     content = read_limited(path, MOST_TABLE)
     columns = pd.read_csv(BytesIO(content), nrows=0).columns
-    numbers: Any = {name: [""] for name in columns if name not in words}
-    return pd.read_csv(BytesIO(content), dtype=dict.fromkeys(words, str), keep_default_na=False, na_values=numbers)  # pyright: ignore
+    numbers: Any = {name: [""] for name in columns if name not in WORDS}
+    return pd.read_csv(BytesIO(content), dtype=dict.fromkeys(WORDS, str), keep_default_na=False, na_values=numbers)  # pyright: ignore
