@@ -53,9 +53,10 @@ NOT_COMPUTED = table(np.nan, np.nan, np.nan)
         # then what is not stable
         (table(), FOUND, {"held": [30, 0]}, "not stable", "Of 30 patients who were held out, one subgroup has none"),
         (table(), FOUND, {"held": [1, 0]}, "not stable", "1 patient was held out, and 1 of 2 subgroups have none"),
-        (table(halves=0.3), FOUND, {}, "not stable", "half of the cohort is not enough to find these subgroups again"),
-        (table(halves=0.3), FOUND, {}, "not stable", "0.30, where 1 means the same subgroups; patients without "
+        (table(halves=0.3), None, {}, "not stable", "half of the cohort is not enough to find these subgroups again"),
+        (table(halves=0.3), None, {}, "not stable", "0.30, where 1 means the same subgroups; patients without "
          "subgroups would give 0.40."),
+        (table(halves=0.3), replace(FOUND, p=0.02), {}, "not stable", "half of the cohort is not enough"),
         (table(halves=0.3), NONE, {"searched": False}, "not stable", "so many subgroups at all was not passed (p 0.7)"),
         (table(starts=0.3), FOUND, {"followed": [SYMPTOM]}, "not stable", "other random starts find other subgroups"),
         (table(**{"gate and centroids": 0.3}), FOUND, {}, "not stable", "two ways to assign a new patient to a "
@@ -66,6 +67,7 @@ NOT_COMPUTED = table(np.nan, np.nan, np.nan)
         (table(), NONE, {"searched": False}, "plausible", "did not pass its test"),
         (table(), replace(FOUND, p=0.02), {}, "plausible", "would look like this with a probability of 0.02"),
         (table(halves=0.6, chance=0.5), FOUND, {}, "plausible", "(agreement 0.60 against 0.50)"),
+        (table(halves=0.3, chance=0.1), FOUND, {}, "plausible", "(agreement 0.30 against 0.10)"),  # proven by gaps
         (NOT_COMPUTED, FOUND, {"searched": True}, "plausible", "was not computed"),
         (table(), FOUND, {"doubts": ["Only 60% are sure."]}, "plausible", "Only 60% are sure."),
         (table(), FOUND, {"followed": [SYMPTOM]}, "plausible", "Plausible, but the subgroups follow symptom."),

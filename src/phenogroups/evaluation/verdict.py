@@ -84,7 +84,9 @@ def judge(
         )
     if 0 in held:
         return _not_everywhere(held)
-    unstable = [row for _, row in stability.iterrows() if row["agreement"] < STABLE]
+    # gaps that were shown among held-out patients are there, though half of a small cohort may not find them
+    forgiven = "halves" if choice is not None and choice.subgroups > 1 and choice.p <= CHANCE else None
+    unstable = [row for _, row in stability.iterrows() if row["agreement"] < STABLE and row["what"] != forgiven]
     if unstable:
         return _not_found_again(unstable[0], choice)
     missing = _not_shown(stability, choice, doubts)
