@@ -177,7 +177,8 @@ def _not_shown(stability: pd.DataFrame, choice: Choice | None, doubts: Sequence[
     if choice is None:
         said.append("The number of subgroups was given and not tested: the patients may be one group.")
     elif choice.subgroups == 1:
-        said.append(f"The number of subgroups was given, and did not pass its test. {choice.reason}")
+        failed = choice.reason.removeprefix("No subgroups: ")
+        said.append(f"The number of subgroups was given, and did not pass its test: {failed}")
     elif choice.p > CHANCE:
         said.append(f"Patients without subgroups would look like this with a probability of {choice.p:.2g}.")
     computed = stability[stability["what"] != "gate and centroids"].dropna(subset=["agreement"])
