@@ -153,7 +153,8 @@ def test_recipe(title, tmp_path, monkeypatch, capsys):
             if words[-len(QUICK) - 2] == "odir":  # no download, and the least that ResNet takes
                 words += ["weights=null", "batch_size=8", "--size", "32", "32"]
         assert main(words) == 0, capsys.readouterr()
-        assert "Warning:" not in capsys.readouterr().out
+        warned = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning:")]
+        assert [line for line in warned if "with fewer than 10 for each" not in line] == []  # these cohorts are small
 
 
 @pytest.mark.skipif(
