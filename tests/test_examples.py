@@ -32,7 +32,7 @@ def test_drawn_digits(run, tmp_path):
 def test_your_own_images(run, tmp_path):
     printed = run("02_your_own_images.py", "--out", tmp_path / "study", "--subjects", 100, "--epochs", 1)
     assert "Training may start" in printed
-    assert "Among the 10 held-out patients" in printed
+    assert "Of 10 held-out patients: A " in printed
     rows = pd.read_csv(tmp_path / "study" / "new.subgroups.csv")
     assert list(rows["subject"]) == ["s00", "s01", "s02", "s03", "s04"]
     # the table and the arrays give the same five; who is hardly a patient after one epoch has no letter
@@ -76,7 +76,7 @@ def test_is_it_real(run, tmp_path):
     printed = run("05_is_it_real.py", "--subjects", 96, "--epochs", 3, "--out", tmp_path)
     finding, printed = printed.split("# artefact")
     assert "Subgroups were not seen to follow age, sex, site" in finding
-    assert "Controls are left undecided between the subgroups" in finding  # the paper's diagnostics are said
+    assert "has about equal probabilities of all subgroups, by the design" in finding  # the paper's diagnostics are said
     assert "Subgroups follow site (Cramer's V 0." in printed or "Subgroups follow site (Cramer's V 1." in printed
     assert "Controls cannot tell the two apart (all have the value A)." in printed
     assert "Expected controls that differ in 'site'" in printed  # no statistics mend it
