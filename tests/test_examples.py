@@ -76,7 +76,7 @@ def test_is_it_real(run, tmp_path):
     printed = run("05_is_it_real.py", "--subjects", 96, "--epochs", 3, "--out", tmp_path)
     finding, printed = printed.split("# artefact")
     assert "Subgroups were not seen to follow age, sex, site" in finding
-    assert "has about equal probabilities of all subgroups, by the design" in finding  # the paper's diagnostics are said
+    assert "has about equal probabilities of all subgroups, by the design" in finding  # the paper's diagnostics
     assert "Subgroups follow site (Cramer's V 0." in printed or "Subgroups follow site (Cramer's V 1." in printed
     assert "Controls cannot tell the two apart (all have the value A)." in printed
     assert "Expected controls that differ in 'site'" in printed  # no statistics mend it

@@ -156,6 +156,7 @@ class Discover(SearchOptions):
             found = discover(
                 cohort, method, self.out, held_out=self.share_held_out(), table=table, choice=choice, progress=progress,
                 resume=self.resume, overwrite=self.overwrite, workers=self.workers, command=LOG.command, note=note,
+                step=note,
             )  # fmt: skip
         if found.scores:  # in the first of several processes only
             self.clean_up()

@@ -109,6 +109,7 @@ def discover(
     workers: int = 0,
     command: str | None = None,
     note: Callable[[str], None] = lambda _: None,
+    step: Callable[[str], None] = lambda _: None,
 ) -> Discovery:
     """Find subgroups, evaluate them on held-out subjects and write a run folder with a report.
 
@@ -140,6 +141,8 @@ def discover(
         The command line of this run, for the report.
     note
         Called with a message when a run is resumed.
+    step
+        Called with a sentence about each step after training.
 
     Returns
     -------
@@ -168,7 +171,7 @@ def discover(
             return Discovery(method, {}, {}, pd.DataFrame(), None, None, None, [], folder)
         predictions = {name_of(method): held}
         predictions |= {name: other.fit(train).predict_cohort(test) for name, other in (beside or {}).items()}
-        return write_run(folder, method, (train, trained), (test, predictions), recipe, choice=choice, note=note)
+        return write_run(folder, method, (train, trained), (test, predictions), recipe, choice=choice, step=step)
 
 
 def write_run(
@@ -179,7 +182,7 @@ def write_run(
     recipe: Mapping[str, Any],
     *,
     choice: Choice | None = None,
-    note: Callable[[str], None] = lambda _: None,
+    step: Callable[[str], None] = lambda _: None,
 ) -> Discovery:
     """Evaluate a fitted method and write its run folder.
 
@@ -190,7 +193,7 @@ def write_run(
     scores = {name: score(test, prediction) for name, prediction in predictions.items()}
     diagnosed = {name: diagnostics(test.diagnosis, prediction) for name, prediction in predictions.items()}
     own_scores = next(iter(scores.values()))
-    note("Testing the subgroups: whether they are found again, and what they follow.")
+    step("Testing the subgroups: whether they are found again, and what they follow.")
     weighed = weigh(method, trained, (test, new), own_scores.class_bacc, choice)
     verdict, persons = weighed.verdict, weighed.persons
     answer = [] if choice is None else choice_sentences(choice)
@@ -207,7 +210,7 @@ def write_run(
         tuple(warned), weighed.confounds, weighed.profiles, None if choice is None else choice.criteria,
         " ".join(answer) or None, verdict.as_json(), weighed.stability, tuple(weighed.followed),
     )  # fmt: skip
-    note("Drawing the report.")
+    step("Drawing the report.")
     material = gather(
         method, train, test, seen, new, title=f"Subgroups of {train.name}", sentences=findings,
         feature_names=recipe["table"].get("features") or None, evidence=evidence,
