@@ -53,7 +53,7 @@ class Demo:
         with training_bar(method) as progress:
             found = discover(
                 cohort, method, self.out, beside=beside, progress=progress, resume=self.resume,
-                overwrite=self.overwrite, command=LOG.command, note=note,
+                overwrite=self.overwrite, command=LOG.command, note=note, step=note,
             )  # fmt: skip
         print_discovery(found)
         LOG.write(self.out)
