@@ -10,7 +10,7 @@ def keep_memory() -> None:
     """Keep freed memory in this process, where its C library is glibc.
 
     Every step of training frees the arrays that the next step asks for. glibc gives large ones back to the system,
-    which clears each page when it is touched again: for large networks on a CPU, a third to a half of the time.
+    which clears each page when it is touched again: for large networks on a CPU, a third of the time.
     """
     if sys.platform != "linux":
         return
