@@ -364,14 +364,16 @@
       dialog.style.setProperty("--aspect", small.naturalWidth / small.naturalHeight);
       words.textContent = `${small.alt} (${at + 1} of ${buttons.length})`;
     };
-    for (const [name, act] of [["Previous", () => show(at - 1)], ["Close", () => dialog.close()], ["Next", () => show(at + 1)]]) {
+    // at once: the event "close" comes later, and a key that is pressed in between would go to the picture shown first
+    const leave = () => { dialog.close(); focus(buttons, at); };
+    for (const [name, act] of [["Previous", () => show(at - 1)], ["Close", leave], ["Next", () => show(at + 1)]]) {
       const button = make("button", name, controls);
       button.type = "button";
       button.addEventListener("click", act);
     }
-    image.addEventListener("click", () => dialog.close());
-    dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
-    dialog.addEventListener("close", () => focus(buttons, at));
+    image.addEventListener("click", leave);
+    dialog.addEventListener("click", (event) => { if (event.target === dialog) leave(); });
+    dialog.addEventListener("cancel", (event) => { event.preventDefault(); leave(); });  // Escape, and other ways to go back
     dialog.addEventListener("keydown", (event) => {
       if (event.key === "ArrowLeft") show(at - 1); else if (event.key === "ArrowRight") show(at + 1);
     });
