@@ -20,6 +20,11 @@ TABLES = ("covariates", "files")  # the same, as tables
 UNKNOWN = -1  # truth of a control, or of a patient whose subgroup is unknown
 
 
+def count_of(number: int, what: str) -> str:
+    """`1 patient`, `2 patients`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def subgroup_letter(k: int) -> str:
     """Name of a subgroup in tables and on pages: A, B, ... Z, AA, AB, ..."""
     return (subgroup_letter(k // 26 - 1) if k >= 26 else "") + ascii_uppercase[k % 26]
@@ -147,11 +152,14 @@ class Cohort:
     def __getitem__(self, rows: Any) -> "Cohort":
         """The same cohort with only these rows (a mask, a slice or positions)."""
         rows = np.arange(len(self))[rows]
-        return replace(
+        some = replace(
             self,
             **{name: getattr(self, name).iloc[rows] for name in TABLES},
             **{name: getattr(self, name)[rows] for name in BY_SUBJECT if getattr(self, name) is not None},
         )
+        if "input_digests" in vars(self):  # not computed again: inputs may be on disk
+            vars(some)["input_digests"] = [self.input_digests[row] for row in rows]
+        return some
 
     @property
     def is_patient(self) -> np.ndarray:

@@ -127,12 +127,11 @@ def image_paths(table: Table) -> list[ImagePath]:
 def refuse_broken(broken: Mapping[int, str], subject: np.ndarray, paths: Sequence[ImagePath]) -> None:
     if broken:
         lines = "\n".join(f"  {line}" for line in name_broken(broken, subject, paths, MOST_BROKEN))
-        unreadable = (
-            "1 that is not; correct or drop it"
-            if len(broken) == 1
-            else (f"{len(broken)} that are not; correct or drop them")
+        are, them = ("is", "it") if len(broken) == 1 else ("are", "them")
+        raise CohortError(
+            f"Expected a readable file in every row. Received {len(broken)} that {are} not; correct or drop "
+            f"{them}:\n{lines}"
         )
-        raise CohortError(f"Expected a readable file in every row. Received {unreadable}:\n{lines}")
 
 
 def name_broken(

@@ -16,7 +16,7 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 from phenogroups.data.cache import Progress
-from phenogroups.data.cohort import PATIENT, Cohort, CohortError, name_rows
+from phenogroups.data.cohort import PATIENT, Cohort, CohortError, count_of, name_rows
 from phenogroups.data.columns import read_columns
 from phenogroups.data.decoding import UnreadableInput, decode
 from phenogroups.data.inputs import features_in_words, image_paths, read_inputs, refuse_broken, require_one_shape
@@ -56,9 +56,9 @@ class Findings:
     @property
     def verdict(self) -> str:
         if self.problems:
-            return f"Training should not start: {_count(len(self.problems), 'problem')} to correct."
+            return f"Training should not start: {count_of(len(self.problems), 'problem')} to correct."
         if self.warnings:
-            return f"Training may start; {_count(len(self.warnings), 'warning')} to judge first."
+            return f"Training may start; {count_of(len(self.warnings), 'warning')} to judge first."
         return "Training may start."
 
 
@@ -140,8 +140,8 @@ def _describe_files(
     if constant:
         listed = "\n    ".join(constant)
         found.warnings.append(
-            f"{_count(len(constant), 'image')} of one value throughout, with nothing to see; drop them unless an empty "
-            f"map has a meaning:\n    {listed}"
+            f"{count_of(len(constant), 'image')} of one value throughout, with nothing to see; drop them unless an "
+            f"empty map has a meaning:\n    {listed}"
         )
     return inputs
 
@@ -151,10 +151,10 @@ def _check_columns(found: Findings, columns: Mapping[str, Any], subgroups: int, 
     diagnosis, group, truth = (columns[name] for name in ("diagnosis", "group", "truth"))
     count = len(columns["subject"])
     if diagnosis is None:
-        found.facts.append(f"{_count(count, 'row')}, whose diagnosis could not be read.")
+        found.facts.append(f"{count_of(count, 'row')}, whose diagnosis could not be read.")
     else:
         ill = int((diagnosis == PATIENT).sum())
-        found.facts.append(f"{_count(count, 'row')}: {_count(ill, 'patient')}, {_count(count - ill, 'control')}.")
+        found.facts.append(f"{count_of(count, 'row')}: {count_of(ill, 'patient')}, {count_of(count - ill, 'control')}.")
         if truth is not None:
             names = enumerate(columns["truth_names"])
             sizes = ", ".join(f"{word} {int((truth == k).sum())}" for k, word in names) or "none"
@@ -162,7 +162,7 @@ def _check_columns(found: Findings, columns: Mapping[str, Any], subgroups: int, 
             found.facts.append(f"Known subgroups of patients: {sizes}; {unknown} unknown.")
         if 0 < ill < FEW_OF_SUBGROUP * subgroups:
             found.warnings.append(
-                f"{_count(ill, 'patient')} for {subgroups} subgroups: with fewer than {FEW_OF_SUBGROUP} for each, "
+                f"{count_of(ill, 'patient')} for {subgroups} subgroups: with fewer than {FEW_OF_SUBGROUP} for each, "
                 "subgroups are hardly ever found again. Bring more patients."
             )
         if not found.problems:  # otherwise they would be repeated
@@ -173,7 +173,9 @@ def _check_columns(found: Findings, columns: Mapping[str, Any], subgroups: int, 
     if group is not None:
         sizes = pd.Series(group).value_counts()
         if len(sizes) < count:
-            found.facts.append(f"{_count(len(sizes), 'group')}, the largest of {_count(int(sizes.iloc[0]), 'row')}.")
+            found.facts.append(
+                f"{count_of(len(sizes), 'group')}, the largest of {count_of(int(sizes.iloc[0]), 'row')}."
+            )
     if columns["covariates"] is not None:
         _check_covariates(found, columns["covariates"], columns["subject"])
 
@@ -188,7 +190,7 @@ def _check_covariates(found: Findings, covariates: pd.DataFrame, subject: np.nda
             continue
         sizes = known.astype(str).value_counts()
         shown = ", ".join(f"{word} {n}" for word, n in sizes[:8].items()) + (", ..." if len(sizes) > 8 else "")
-        found.facts.append(f"Covariate {name}: {_count(len(sizes), 'word')} ({shown}){lacking}.")
+        found.facts.append(f"Covariate {name}: {count_of(len(sizes), 'word')} ({shown}){lacking}.")
         folded = sizes.index.to_series().groupby(lambda word: "".join(word.lower().split()))  # of case and blanks
         alike = [[*words] for _, words in folded if len(words) > 1]
         unusual = {word for words in alike for word in words}
@@ -205,12 +207,12 @@ def _check_covariates(found: Findings, covariates: pd.DataFrame, subject: np.nda
 
 def _check_features(found: Findings, values: np.ndarray, names: tuple[str, ...]) -> None:
     low, high = values.min(axis=0), values.max(axis=0)
-    which = features_in_words(names) if names else _count(values.shape[1], "feature")
+    which = features_in_words(names) if names else count_of(values.shape[1], "feature")
     found.facts.append(f"{which}; values from {low.min():g} to {high.max():g}.")
     constant = np.flatnonzero(low == high)
     if len(constant) and len(values) > 1:
         which = ", ".join(names[j] if len(names) else f"number {j + 1}" for j in constant[:5])
-        found.warnings.append(f"{_count(len(constant), 'feature')} with one value in all rows ({which}); drop them.")
+        found.warnings.append(f"{count_of(len(constant), 'feature')} with one value in all rows ({which}); drop them.")
 
 
 def _compare(
@@ -248,12 +250,12 @@ def _check_duplicates(
         across = [] if values is None else [rows for rows in copies if len({str(values[row]) for row in rows}) > 1]
         copies = [rows for rows in copies if rows not in across]
         if across:
-            found.problems.append(f"{_count(len(across), 'input')} in both {what}; {remedy}:{listed(across)}")
+            found.problems.append(f"{count_of(len(across), 'input')} in both {what}; {remedy}:{listed(across)}")
     if copies:
         group = columns["group"]
         apart = any(group is None or len({str(group[row]) for row in rows}) > 1 for rows in copies)
         remedy = "drop the copies" + (", or give them one group: else one may be held out" if apart else "")
-        found.warnings.append(f"{_count(len(copies), 'input')} more than once; {remedy}:{listed(copies)}")
+        found.warnings.append(f"{count_of(len(copies), 'input')} more than once; {remedy}:{listed(copies)}")
 
 
 def _check_shortcuts(found: Findings, inputs: pd.DataFrame, ill: np.ndarray) -> None:
@@ -285,7 +287,3 @@ def _most(values: Iterable[str], most: int = 4) -> str:
     counts = Counter(values).most_common()
     shown = ", ".join(f"{value} ({n})" for value, n in counts[:most])
     return shown + (f", {len(counts) - most} others" if len(counts) > most else "")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from phenogroups.data.cohort import subgroup_letter
+from phenogroups.data.cohort import count_of, subgroup_letter
 from phenogroups.evaluation.confounds import Followed
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.persons import Agreement
@@ -140,9 +140,8 @@ def _not_everywhere(held: Sequence[int]) -> Verdict:
 
 def _not_found_again(row: pd.Series, choice: Choice | None) -> Verdict:
     """Where an agreement of `evaluation.stability` is low."""
-    chance = "" if np.isnan(row["by_chance"]) else f"; patients without subgroups would give {row['by_chance']:.2f}"
-    if row["what"] == "gate and centroids" and chance:
-        chance = f"; shuffled labels would give {row['by_chance']:.2f}"
+    null = "shuffled labels" if row["what"] == "gate and centroids" else "patients without subgroups"
+    chance = "" if np.isnan(row["by_chance"]) else f"; {null} would give {row['by_chance']:.2f}"
     why = [f"The agreement is {row['agreement']:.2f}, where 1 means the same subgroups{chance}."]
     if choice is not None and choice.subgroups == 1:
         why.append(f"A test whether the patients have so many subgroups at all was not passed (p {choice.p:.2g}).")
@@ -193,11 +192,6 @@ def _not_shown(stability: pd.DataFrame, choice: Choice | None, doubts: Sequence[
                 f"without subgroups (agreement {row['agreement']:.2f} against {row['by_chance']:.2f})."
             )
     return said
-
-
-def count_of(number: int, what: str) -> str:
-    """`1 patient`, `2 patients`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _joined(names: Sequence[str]) -> str:

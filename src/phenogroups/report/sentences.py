@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 
 from phenogroups.clustering.adjust import column_name
-from phenogroups.data.cohort import Cohort, subgroup_letter
+from phenogroups.data.cohort import Cohort, count_of, subgroup_letter
 from phenogroups.data.properties import plain_name
 from phenogroups.data.study import Study
 from phenogroups.evaluation.confounds import followed, untested
 from phenogroups.evaluation.diagnostics import Diagnostics
 from phenogroups.evaluation.number import Choice
 from phenogroups.evaluation.scores import Scores
-from phenogroups.evaluation.verdict import SURE, count_of
+from phenogroups.evaluation.verdict import SURE
 from phenogroups.methods import Consensus, Method, Prediction, name_of
 from phenogroups.methods.consensus import AGREEING
 

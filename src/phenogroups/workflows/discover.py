@@ -159,8 +159,8 @@ def discover(
     folder, table = Path(folder), dict(table or {})
     check_writable(folder, overwrite=overwrite)
     cohort.require(method.n_subgroups, controls=method.needs_controls)
+    recipe = _recipe(cohort, method, held_out, table, command)  # whose checksums of all inputs the parts keep
     train, test = cohort.split(held_out, method.seed)
-    recipe = _recipe(cohort, method, held_out, table, command)
     checkpoint = Checkpoint()
     if method.comm.rank == 0:  # of several processes, only the first writes and reads checkpoints
         checkpoint = Checkpoint(resume_folder(folder), _identity(recipe, method, train), resume, note)

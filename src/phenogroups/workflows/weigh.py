@@ -7,13 +7,13 @@ import pandas as pd
 import torch
 
 from phenogroups.clustering.first_split import first_split
-from phenogroups.data.cohort import Cohort, subgroup_letter
+from phenogroups.data.cohort import Cohort, count_of, subgroup_letter
 from phenogroups.evaluation.confounds import Followed, associations, followed
 from phenogroups.evaluation.number import Choice, decide, evidence, unexplained
 from phenogroups.evaluation.persons import Agreement, persons_agreement
 from phenogroups.evaluation.profiles import profiles
 from phenogroups.evaluation.stability import enough_for_halves, some_of_each, stability
-from phenogroups.evaluation.verdict import Verdict, alarms, count_of, judge
+from phenogroups.evaluation.verdict import Verdict, alarms, judge
 from phenogroups.methods import Method, Prediction
 
 TESTED = 750  # largest number of patients, and of controls, in the test of a given number of subgroups
