@@ -6,7 +6,7 @@ import torch
 from sklearn.covariance import EmpiricalCovariance
 
 from phenogroups.clustering import familiar
-from phenogroups.clustering.familiar import fit_familiar
+from phenogroups.clustering.familiar import beyond_limit, fit_familiar
 
 
 def cloud(count, dims=12, seed=0):
@@ -31,6 +31,17 @@ def test_few_new_subjects_of_the_same_kind_are_strangers(subjects, dims):
         marked.append((found.strangeness(cloud(400, dims, 100 + seed)) > 1).double().mean().item())
         assert (found.strangeness(cloud(50, dims, 200) * 5) > 1).double().mean() > 0.95
     assert np.mean(marked) <= 0.05
+
+
+@pytest.mark.parametrize("subjects", [59, 92, 93, 100, 300, 1000])
+def test_the_limit_marks_more_than_a_twentieth_in_at_most_a_twentieth_of_models(subjects):
+    rng = np.random.default_rng(0)
+    # distances that are evenly spread, so that the limit itself is the share of new subjects within it
+    within = np.sort(rng.random((20_000, subjects)), axis=1)
+    too_low = [
+        (within[:, -1 - beyond] < 0.95).mean() for beyond in (beyond_limit(subjects), beyond_limit(subjects) + 1)
+    ]
+    assert too_low[0] <= 0.055 and too_low[1] > 0.05
 
 
 def test_rows_of_a_group_are_held_out_together(monkeypatch):

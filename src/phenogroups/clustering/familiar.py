@@ -1,19 +1,21 @@
 """How far a subject is from everybody seen in training, and beyond which distance it is a stranger.
 
 The distance is Mahalanobis' with a covariance of principal axes and an even rest (probabilistic PCA, Tipping & Bishop
-1999), which few subjects suffice for. The limit is that of subjects whom the covariance has not seen.
+1999), which few subjects suffice for. The limit is a tolerance limit (Wilks 1941) of subjects whom the covariance has not
+seen: few of them are strangers by accident, whatever the size of the cohort.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.stats import binom
 from torch import Tensor
 
 AXES = 64  # most principal axes
 SUBJECTS_PER_AXIS = 5
 FOLDS = 5  # parts of the subjects, each of which is measured by the others
-FAMILIAR = 0.97  # share of them that are to be within the limit
+MARKED, SURE = 0.05, 0.95  # at most this share of new subjects of the same kind are strangers, with this probability
 LEAST = 1e-6  # variance along an axis, in squared deviations of a column: nothing is nearer than rounding
 
 
@@ -46,9 +48,16 @@ def fit_familiar(vectors: Tensor, group: np.ndarray, *, seed: int = 0) -> Famili
     away = torch.cat(
         [_fit(vectors[fold != i]).strangeness(vectors[fold == i]) for i in range(FOLDS) if (fold == i).any()]
     )
-    rank = min(int(np.ceil((len(away) + 1) * FAMILIAR)), len(away))
     found = _fit(vectors)
-    return Familiar(**{**vars(found), "limit": away.sort().values[rank - 1]})
+    return Familiar(**{**vars(found), "limit": away.sort().values[-1 - beyond_limit(len(away))]})
+
+
+def beyond_limit(n: int) -> int:
+    """How many of `n` subjects may lie beyond the limit, whose own error is counted; none of fewer than 93.
+
+    Fewer than 59 are too few to be sure: then their largest distance is the limit.
+    """
+    return max(int((binom.cdf(np.arange(n), n, MARKED) <= 1 - SURE).sum()) - 1, 0)
 
 
 def _fit(vectors: Tensor) -> Familiar:
