@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import beta
 from sklearn.covariance import EmpiricalCovariance
 
 from phenogroups.clustering import familiar
@@ -35,13 +36,11 @@ def test_few_new_subjects_of_the_same_kind_are_strangers(subjects, dims):
 
 @pytest.mark.parametrize("subjects", [59, 92, 93, 100, 300, 1000])
 def test_the_limit_marks_more_than_a_twentieth_in_at_most_a_twentieth_of_models(subjects):
-    rng = np.random.default_rng(0)
-    # distances that are evenly spread, so that the limit itself is the share of new subjects within it
-    within = np.sort(rng.random((20_000, subjects)), axis=1)
-    too_low = [
-        (within[:, -1 - beyond] < 0.95).mean() for beyond in (beyond_limit(subjects), beyond_limit(subjects) + 1)
-    ]
-    assert too_low[0] <= 0.055 and too_low[1] > 0.05
+    # the share of new subjects within the largest distance but k has a beta distribution
+    allowed = beyond_limit(subjects)
+    too_low = [beta.cdf(0.95, subjects - k, k + 1) for k in (allowed, allowed + 1)]
+    assert too_low[0] <= 0.05
+    assert too_low[1] > 0.05
 
 
 def test_rows_of_a_group_are_held_out_together(monkeypatch):

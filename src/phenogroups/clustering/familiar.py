@@ -1,8 +1,8 @@
 """How far a subject is from everybody seen in training, and beyond which distance it is a stranger.
 
 The distance is Mahalanobis' with a covariance of principal axes and an even rest (probabilistic PCA, Tipping & Bishop
-1999), which few subjects suffice for. The limit is a tolerance limit (Wilks 1941) of subjects whom the covariance has not
-seen: few of them are strangers by accident, whatever the size of the cohort.
+1999), which few subjects suffice for. The limit is a tolerance limit (Wilks 1941) of subjects whom the
+covariance has not seen: few of them are strangers by accident, whatever the size of the cohort.
 """
 
 from dataclasses import dataclass
