@@ -22,11 +22,12 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import arg
 
-from phenogroups.cli import keep_memory, parse_settings, say, training_bar
+from phenogroups.cli import parse_settings, say, training_bar
 from phenogroups.data.cohort import Cohort
 from phenogroups.data.writing import write_whole
 from phenogroups.evaluation.scores import Scores, score
 from phenogroups.methods import Method, Prediction, build_method, settings_of
+from phenogroups.training.memory import keep_memory
 from phenogroups.training.run import versions
 
 OUT, ERR = Console(), Console(stderr=True)

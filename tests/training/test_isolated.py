@@ -1,6 +1,7 @@
 """A process of its own for each job: what it leaves behind or dies of stays there."""
 
 import os
+import platform
 import signal
 import sys
 import time
@@ -11,10 +12,17 @@ from phenogroups.training import isolated
 from phenogroups.training.isolated import Isolated, JobFailed, peak_memory_mb
 
 JOBS = """
-import os, sys, time
+import os, resource, sys, time
+import numpy as np
 from phenogroups.training.isolated import peak_memory_mb
 
 seen = []
+
+def pages_of_arrays():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        np.ones(2**22).sum()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 def work(shared, job, progress):
     print("not an answer")
@@ -30,6 +38,9 @@ def work(shared, job, progress):
         for i in range(1000):
             progress(os.getpid())
             time.sleep(0.05)
+    if job == "arrays":
+        first = pages_of_arrays()
+        return {"first": first, "again": pages_of_arrays()}
     if job == "memory":
         seen.append(bytearray(200 * 2**20))
     seen.append(job)
@@ -62,6 +73,12 @@ def test_memory_is_that_of_the_job(worker):
     big = worker("memory", lambda _: None)["mb"]
     small = worker("small", lambda _: None)["mb"]
     assert big > small + 150
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="memory is kept where the C library is glibc")
+def test_memory_that_was_freed_stays_with_the_job(worker):
+    pages = worker("arrays", lambda _: None)
+    assert pages["again"] < 1000  # an array has 8,192, each time if it is given back
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import tyro
 from phenogroups.cli.compare import Compare
 from phenogroups.cli.discover import Demo, Discover
 from phenogroups.cli.inspect import Check, Methods, Open, Predict, Report
-from phenogroups.cli.memory import keep_memory
 from phenogroups.cli.options import parse_settings
 from phenogroups.cli.progress import ERR, LOG, detail, note, say, training_bar
 from phenogroups.cli.stopping import exit_code, stopped_by_sigterm
+from phenogroups.training.memory import keep_memory
 
-__all__ = ["keep_memory", "main", "parse_settings", "say", "training_bar"]
+__all__ = ["main", "parse_settings", "say", "training_bar"]
 
 Command = Demo | Discover | Compare | Predict | Report | Open | Check | Methods
 EPOCHS_ARE_KEPT = "Finished epochs are kept: the same command with --resume goes on."

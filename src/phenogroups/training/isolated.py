@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
+from phenogroups.training.memory import keep_memory
+
 FORKS = sys.platform == "linux"  # macOS crashes in forks that have loaded its frameworks
 INTERVAL = 0.1  # least number of seconds between two reports of progress
 
@@ -121,6 +123,7 @@ def peak_memory_mb() -> float | None:
 
 
 def serve() -> None:
+    keep_memory()  # jobs may train, and the process is theirs alone
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # printed text must not be mixed with the answers
     jobs = sys.stdin.buffer

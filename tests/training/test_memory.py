@@ -9,7 +9,7 @@ import pytest
 ARRAYS = """
 import resource
 import numpy as np
-from phenogroups.cli.memory import keep_memory
+from phenogroups.training.memory import keep_memory
 if {kept}:
     keep_memory()
 def pages():
