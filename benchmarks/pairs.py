@@ -1,9 +1,9 @@
 """Pairs of real digits: two digits are the disease, the other eight are healthy; which of the two, nobody says.
 
 python benchmarks/pairs.py: all 45 pairs of scikit-learn's digits (8 x 8, bundled) as tables of 64 standardised
-features, one seed. python benchmarks/pairs.py --images --data DIR: six pairs of MNIST as images. A share of every
-digit is held out and scored, another by each seed. Defaults are tuned on pairs of even sum; the others are counted
-apart.
+features, one seed. --kinds 3 (4, 5): 30 of all combinations of so many digits instead, evenly chosen. --images --data
+DIR: six pairs of MNIST as images. A share of every digit is held out and scored, another by each seed. Defaults are
+tuned on pairs of even sum; the others are counted apart.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,9 @@ BASELINES = ("kmeans", "gaussian_mixture")
 IMAGE_PAIRS = ((0, 6), (3, 5), (7, 9), (1, 2), (3, 8), (4, 9))  # three of even sum, three of odd sum
 CONTROLS, EACH = 4000, 1500  # images of MNIST taken for a pair: of all controls, and of either digit
 
-Pair = tuple[int, int]
+COMBINATIONS = 30  # of three and more digits
+
+Pair = tuple[int, ...]
 Digits = tuple[np.ndarray, np.ndarray]  # inputs, and which digit each is
 
 
@@ -42,6 +44,8 @@ class Pairs(PublicData):
     """How many: 0, 1, 2, ... Each holds out other digits."""
     images: bool = False
     """Six pairs of MNIST as images, instead of all pairs of scikit-learn's digits as tables."""
+    kinds: int = 2
+    """Digits that are the disease."""
     pairs: tuple[str, ...] = ()
     """Only these, such as 1-2 1-8."""
     held_out: float = 0.2
@@ -78,17 +82,22 @@ class Pairs(PublicData):
             "machine": machine(),
             "versions": versions(),
         }
-        some = "-some" * bool(self.pairs) + "-smoke" * (self.subjects is not None)
+        some = f"-of-{self.kinds}" * (self.kinds > 2) + "-some" * bool(self.pairs)
+        some += "-smoke" * (self.subjects is not None)
         name = f"pairs-{'images' if self.images else 'tables'}-{self.method_name}{some}"
         say(f"Written: {write_result(name, result, self.json)}", ERR)
 
     def wanted(self) -> list[Pair]:
-        pairs = list(IMAGE_PAIRS if self.images else combinations(range(10), 2))
+        if not 2 <= self.kinds <= 8 or (self.images and self.kinds > 2):
+            raise ValueError(f"Expected 2 to 8 kinds, and pairs of images. Received: {self.kinds}.")
+        every = list(combinations(range(10), self.kinds))
         if not self.pairs:
-            return pairs
-        asked = [(int(word[0]), int(word[-1])) for word in self.pairs if len(word) == 3 and word[::2].isdecimal()]
-        if len(asked) < len(self.pairs) or any(a >= b for a, b in asked):
-            raise ValueError(f"Expected pairs such as 1-8, the smaller digit first. Received: {' '.join(self.pairs)}.")
+            return list(IMAGE_PAIRS) if self.images else every[:: len(every) // COMBINATIONS if self.kinds > 2 else 1]
+        asked = [pair for pair in every if "-".join(map(str, pair)) in self.pairs]
+        if len(asked) < len(self.pairs):
+            raise ValueError(
+                f"Expected {self.kinds} digits each, such as 1-8, smallest first. Received: {' '.join(self.pairs)}."
+            )
         return asked
 
     def one_pair(self, source: Digits, pair: Pair, seed: int) -> Iterator[Row]:
@@ -96,14 +105,14 @@ class Pairs(PublicData):
         cohort = self.some(cohort_of(source, pair, seed))
         train, test = parted(cohort, self.held_out, seed)
         for name in (self.method_name, *BASELINES):
-            row = trial(self.prepared(name, seed), train, test)
-            say(f"{pair[0]}-{pair[1]}, seed {seed}, {name}: Subgroup {row['subgroup_bacc']:.3f}", ERR)
+            row = trial(self.prepared(name, len(pair), seed), train, test)
+            say(f"{'-'.join(map(str, pair))}, seed {seed}, {name}: Subgroup {row['subgroup_bacc']:.3f}", ERR)
             yield {"pair": pair, "method": name, "seed": seed, **row}
 
-    def prepared(self, name: str, seed: int) -> Method:
+    def prepared(self, name: str, kinds: int, seed: int) -> Method:
         method = self.build(seed) if name == self.method_name else build_method(name, {"seed": seed})
         known = {field.name for field in fields(method)}
-        return method.set_params(n_subgroups=2) if "n_subgroups" in known else method
+        return method.set_params(n_subgroups=kinds) if "n_subgroups" in known else method
 
     def of_pair(self, rows: list[Row], pair: Pair) -> Row:
         """Over the seeds."""
@@ -167,10 +176,10 @@ def cohort_of(digits: Digits, pair: Pair, seed: int) -> Cohort:
     """All digits of a small source; of a large one, so many that a run takes a minute, the controls in equal parts."""
     inputs, digit = digits
     rng = np.random.default_rng(seed)
-    most = {d: EACH if d in pair else CONTROLS // 8 for d in range(10)}
+    most = {d: EACH if d in pair else CONTROLS // (10 - len(pair)) for d in range(10)}
     rows = np.sort(np.concatenate([rng.permutation(np.flatnonzero(digit == d))[: most[d]] for d in range(10)]))
     place = np.full(10, UNKNOWN)
-    place[list(pair)] = 0, 1
+    place[list(pair)] = range(len(pair))
     truth = place[digit[rows]]
     return Cohort(
         inputs[rows],
@@ -178,7 +187,7 @@ def cohort_of(digits: Digits, pair: Pair, seed: int) -> Cohort:
         covariates=pd.DataFrame({"digit": digit[rows]}),
         truth=truth,
         truth_names=tuple(map(str, pair)),
-        name=f"digits-{pair[0]}-{pair[1]}",
+        name=f"digits-{'-'.join(map(str, pair))}",
     )
 
 

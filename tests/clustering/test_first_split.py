@@ -5,6 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
@@ -148,7 +149,7 @@ HALVES, THIRDS = EVERYBODY % 2, (EVERYBODY % 3 == 0).long()
 
 def judged(gap: float = 0.0, *, smallest: float = 0.4) -> Judgement:
     """Of a split into two parts: as `of_smaller` follows from the others."""
-    return Judgement(gap, gap / (2 * smallest), smallest)
+    return Judgement(gap, gap / (2 * smallest), smallest, gap, gap / (2 * smallest))
 
 
 def by_gap(candidates: list[Judgement]) -> int:
@@ -166,6 +167,25 @@ def test_a_gap_counts_from_some_width_on():
     assert judged(0.15).has_gap
     assert not judged(0.02, smallest=0.05).has_gap  # much of the smaller subgroup, but few of all
     assert not judged(0.06, smallest=0.4).has_gap  # more of all, but little of the smaller subgroup
+
+
+def test_a_narrow_gap_of_one_pair_is_outweighed_by_the_wide_gaps_of_others():
+    alike = Judgement(0.05, 0.06, 0.2, mean_gap=0.4, mean_of_smaller=0.45)  # two of the kinds resemble each other
+    assert alike.has_gap
+    cut = Judgement(0.11, 0.15, 0.2, mean_gap=0.2, mean_of_smaller=0.25)  # one kind in two, and two in one
+    assert by_gap([cut, alike]) == 1
+    assert not Judgement(-0.01, -0.01, 0.2, mean_gap=0.4, mean_of_smaller=0.45).has_gap  # one pair has none at all
+    assert not Judgement(0.03, 0.03, 0.2, mean_gap=0.1, mean_of_smaller=0.12).has_gap
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_kinds_that_resemble_each_other_are_told_apart_rather_than_variants_of_one(seed):
+    """3 and 9 are more alike than ones with and without a foot."""
+    x, digit = load_digits(return_X_y=True)
+    is_patient = np.isin(digit, (1, 3, 9))
+    sides = (torch.as_tensor(x[side]).double() for side in (is_patient, ~is_patient))
+    found = first_split(*sides, 3, seed=seed).labels.numpy()
+    assert balanced_accuracy(found, np.searchsorted((1, 3, 9), digit[is_patient]), 3) >= 0.9
 
 
 def test_of_two_gaps_the_one_that_other_spaces_find_again_is_elected():
@@ -370,7 +390,7 @@ def test_a_subgroup_of_one_is_not_tested():
     judge = Judge(patients.double(), controls.double(), 2, seed=0, axes=8)
     assert judge.held_out(lambda ill, _: labels[ill]) is None
     assert judge.held_out(lambda *_: None) is None
-    assert judge(labels) == Judgement(0.0, 0.0, 0.0)
+    assert judge(labels) == Judgement(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("seed", [0, 2])
@@ -409,7 +429,7 @@ def test_a_consensus_without_one_of_the_subgroups_is_not_taken():
 
 
 def test_spaces_count_alike_in_the_consensus_and_small_subgroups_not_at_all():
-    judged = [Judgement(0.0, 0.0, 0.3)] * 3 + [Judgement(0.0, 0.0, 0.01)]
+    judged = [Judgement(0.0, 0.0, 0.3, 0.0, 0.0)] * 3 + [Judgement(0.0, 0.0, 0.01, 0.0, 0.0)]
     found = weights(judged, np.array([0.8, 0.4, 0.1, 0.9]), np.array(["a", "a", "b", "b"]))
     assert found == pytest.approx([16 / 17, 1 / 17, 1, 0])
 

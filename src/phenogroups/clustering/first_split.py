@@ -5,9 +5,9 @@ single space, clusterer or criterion is right everywhere (docs/deep_ucsl.md), he
 
 Two criteria decide. One is the gap: how much wider a valley lies between the subgroups among patients than among
 controls. The other is agreement: how much of a split is found again in the other spaces. What depends on the space is
-an accident of it. If some split shows a gap, the largest product of both wins; if none does, subgroups overlap or the
-patients form a continuum: agreement alone decides, and what all candidates agree on, started from the elected one,
-takes its place.
+an accident of it. If some split shows gaps, the largest product of both wins, with the mean gap of all pairs of
+subgroups: the narrowest alone would be noise of one pair. If none does, subgroups overlap or the patients form a
+continuum: agreement alone decides, and what all candidates agree on, started from the elected one, takes its place.
 """
 
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ def held_out_scores(split: FirstSplit, patients: Tensor, controls: Tensor, *, se
 
 def elect(judged: list[Judgement], agreed: np.ndarray) -> int:
     """Position of the winner among splits, given how much of each is found again in other spaces."""
-    gaps, large = np.array([each.gap for each in judged]), _large(judged)
+    gaps, large = np.array([each.mean_gap for each in judged]), _large(judged)
     if not large.any():
         return int(np.argmax([each.smallest for each in judged]))
     with_gap = supported(judged, agreed)
@@ -114,7 +114,7 @@ def elect(judged: list[Judgement], agreed: np.ndarray) -> int:
 
 def supported(judged: list[Judgement], agreed: np.ndarray) -> np.ndarray:
     """(splits,): whether there is a gap that other spaces show too, and a far wider one for a small subgroup."""
-    gaps, large = np.array([each.gap for each in judged]), _large(judged)
+    gaps, large = np.array([each.mean_gap for each in judged]), _large(judged)
     widest = gaps[large].max() if large.any() else np.inf
     with_gap = np.array([each.has_gap for each in judged]) & (gaps * agreed >= GAP)
     return with_gap & (large | (gaps >= FAR_BETTER * widest))

@@ -13,7 +13,7 @@ from phenogroups.clustering.candidates import deviation, principal_axes
 from phenogroups.clustering.gap import gap
 
 WITHIN_SHRINKAGE = 0.2  # of the covariance within subgroups, towards that of all patients
-# From where on a gap is one: the share of two subgroups' patients that would fill the valley between them, in all and
+# From where on there are gaps: the share of two subgroups' patients that would fill the valley between them, in all and
 # of the smaller subgroup. Patients without subgroups reached 0.04 of all and 0.05 of the smaller (50 to 500 patients)
 GAP, GAP_OF_SMALLER = 0.025, 0.14
 FEWEST_OF_SUBGROUP = 2  # patients of a subgroup to fit a discriminant to
@@ -24,15 +24,23 @@ Labelled = Callable[[Tensor, Tensor], Tensor | None]  # masks of patients and co
 
 @dataclass(frozen=True)
 class Judgement:
-    gap: float  # how much wider the narrowest gap between two subgroups is among patients than among controls
-    of_smaller: float  # the same as a share of the smaller of the two subgroups
+    """Gaps between subgroups: how much wider they are among patients than among controls."""
+
+    gap: float  # the narrowest, as a share of the patients of two subgroups
+    of_smaller: float  # the narrowest, as a share of the smaller of two subgroups
     smallest: float  # share of the smallest subgroup
+    mean_gap: float  # of all pairs of subgroups
+    mean_of_smaller: float  # the same, as shares of the smaller
     pair_size: int = 0  # patients of the two subgroups of which the smaller has the least gap
 
     @property
     def has_gap(self) -> bool:
-        """Whether there is a gap between the subgroups, or a continuum was cut."""
-        return self.gap >= GAP and self.of_smaller >= GAP_OF_SMALLER
+        """Whether there are gaps between the subgroups, or a continuum was cut.
+
+        Of several subgroups, two may resemble each other: then the narrowest gap may be narrower, if others are wide.
+        """
+        of_smaller = np.sqrt(max(self.of_smaller, 0.0) * max(self.mean_of_smaller, 0.0))
+        return self.gap >= GAP and bool(of_smaller >= GAP_OF_SMALLER)
 
 
 @dataclass(frozen=True)
@@ -157,19 +165,21 @@ class Judge:
 
 
 def judgement(scored: list[HeldOut | None], labels: Tensor, n_subgroups: int) -> Judgement:
-    """The gaps of the worst pair of subgroups, in the mean of all scores."""
+    """The gaps of the worst pair of subgroups and of all pairs, in the mean of all scores."""
     size = torch.bincount(labels, minlength=n_subgroups)
     parts = [part for part in scored if part is not None]
     if len(parts) < len(scored):
-        return Judgement(0.0, 0.0, 0.0)
+        return Judgement(0.0, 0.0, 0.0, 0.0, 0.0)
     gaps = {
         pair: sum(_gap(ill) - _gap(healthy) for ill, healthy in (part.pair(*pair) for part in parts)) / len(parts)
         for pair in combinations(range(n_subgroups), 2)
     }
     smaller = {(a, b): float(min(size[a], size[b]) / (size[a] + size[b])) for a, b in gaps}
-    of_smaller, nearest = min((gaps[pair] / (2 * smaller[pair]), pair) for pair in gaps)
+    of_smaller = {pair: gaps[pair] / (2 * smaller[pair]) for pair in gaps}
+    nearest = min(of_smaller, key=of_smaller.__getitem__)
+    means = (float(np.mean(list(each.values()))) for each in (gaps, of_smaller))
     smallest, pair_size = float(size.min() / len(labels)), int(size[list(nearest)].sum())
-    return Judgement(min(gaps.values()), of_smaller, smallest, pair_size)
+    return Judgement(min(gaps.values()), of_smaller[nearest], smallest, *means, pair_size)
 
 
 def _gap(values: Tensor) -> float:
