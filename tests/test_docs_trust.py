@@ -41,6 +41,7 @@ def test_the_text_has_the_thresholds_of_the_code():
 def test_the_text_has_the_rule_of_the_code():
     for text in (
         f"at least {number.GAP} of the patients", f"at least {number.APART:g} deviations apart",
+        f"at least {number.APART_OF_MORE:g} with more than two subgroups",
         f"`p_gap` of at most {number.SURE_OF_SEVERAL}",
         f"(of at most {number.SURE_OF_ONE} ", f"`p_shuffled` of at most {number.SURE_OF_PAIR} ",
         f"never below {significance.SMALLEST_P}", f"{choosing.MOST_SUBJECTS:,} subjects",

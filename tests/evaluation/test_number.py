@@ -27,7 +27,7 @@ def test_the_largest_number_that_passes_is_chosen():
     [
         ({"p_gap": 0.02}, "by chance"),
         ({"gap": 0.02}, "no gap"),
-        ({"apart": 3.9}, "no gap"),
+        ({"apart": 3.4}, "no gap"),
         ({"p_shuffled": 0.02}, "at random"),
     ],
 )
@@ -42,6 +42,11 @@ def test_the_largest_of_several_numbers_has_to_be_surer_than_one_that_was_given(
     assert decide(criteria({"p_gap": 0.008})).subgroups == 2
     assert decide(criteria({}, {"p_gap": 0.008})).subgroups == 2
     assert decide(criteria({"p_gap": 0.008}, {})).subgroups == 3
+
+
+def test_the_narrowest_of_several_gaps_may_be_narrower_than_a_single_one():
+    assert decide(criteria({"apart": 3.7}, {"apart": 3.7})).subgroups == 3
+    assert decide(criteria({"apart": 3.7}, {"apart": 3.4})).subgroups == 1
 
 
 def test_random_diagnoses_have_the_same_chance_with_each_pair_of_subgroups():

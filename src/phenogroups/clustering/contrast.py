@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
-from phenogroups.clustering.gap import least_gap
+from phenogroups.clustering.gap import pair_gaps
 from phenogroups.clustering.matching import adjusted_rand
 from phenogroups.clustering.mixture import SMALLEST, TiedMixture, kmeans_start, tied_mixture, tied_mixtures
 
@@ -61,9 +61,10 @@ def local_optima(z: Tensor, n_subgroups: int, *, n_starts: int = 25, seed: int =
 
 
 def specificity(found: list[TiedMixture], patients: Tensor, controls: Tensor) -> list[float]:
-    """Nats per subject by which subgroups describe better than none, and by which there is a gap between them.
+    """Nats per subject by which subgroups describe better than none, and by which there are gaps between them.
 
-    Among patients minus among controls, for each mixture.
+    Among patients minus among controls, for each mixture. What K subgroups describe better grows with each of their
+    K - 1 divisions, and so does what counts of their gaps: the mean gap of all pairs, K - 1 times.
     """
     if not found:
         return []
@@ -72,8 +73,9 @@ def specificity(found: list[TiedMixture], patients: Tensor, controls: Tensor) ->
         projected = torch.stack([z @ discriminating_axes(mixture) for mixture in found])
         beliefs = torch.stack([mixture.log_posterior(z).exp() for mixture in found])
         scores = torch.stack([z @ mixture.whitening @ mixture.means.T for mixture in found])
-        gaps = least_gap(scores, F.one_hot(beliefs.argmax(2), beliefs.shape[2]).to(z)).tolist()
-        among.append([gain + gap for gain, gap in zip(gains(projected, beliefs), gaps, strict=True)])
+        k = beliefs.shape[2]
+        gaps = (k - 1) * pair_gaps(scores, F.one_hot(beliefs.argmax(2), k).to(z)).mean(0)
+        among.append([gain + gap for gain, gap in zip(gains(projected, beliefs), gaps.tolist(), strict=True)])
     return [patient - control for patient, control in zip(*among, strict=True)]
 
 
@@ -97,7 +99,7 @@ def _shared_in(candidates: list[Tensor], patients: Tensor, controls: Tensor, see
     patients, controls = patients[:, :axes].double(), thinned(controls)[:, :axes].double()
     for split in local_optima(controls, k, seed=seed):
         member = F.one_hot(split.log_posterior(controls).argmax(1), k).to(controls)
-        wide = least_gap((controls @ split.whitening @ split.means.T)[None], member[None]).item()
+        wide = pair_gaps((controls @ split.whitening @ split.means.T)[None], member[None]).min().item()
         carried_over = split.log_posterior(patients).argmax(1)
         alike = [adjusted_rand(q.argmax(1), carried_over, k) for q in candidates]
         most = torch.maximum(most, wide * torch.tensor(alike, dtype=most.dtype))

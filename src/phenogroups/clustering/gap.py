@@ -13,14 +13,14 @@ BANDWIDTH = 1.0  # of the density, in standard deviations times n^(-1/5)
 FARTHEST, STEPS = 12.0, 200  # two normal distributions are compared up to so many deviations apart, in so many steps
 
 
-def least_gap(scores: Tensor, q: Tensor) -> Tensor:
-    """(batch,): the narrowest gap between any two subgroups.
+def pair_gaps(scores: Tensor, q: Tensor) -> Tensor:
+    """(pairs, batch): the gaps between any two subgroups.
 
     `scores` (batch, n, K) are linear discriminants: the difference of two columns tells these two subgroups apart.
     Subjects count by their posteriors `q` (batch, n, K) of the two.
     """
     gaps = [gap(scores[..., a] - scores[..., b], q[..., a] + q[..., b]) for a, b in combinations(range(q.shape[2]), 2)]
-    return torch.stack(gaps).amin(0)
+    return torch.stack(gaps)
 
 
 def gap(values: Tensor, weight: Tensor) -> Tensor:

@@ -32,9 +32,11 @@ WINSORISE = 2.5  # deviations beyond which a coordinate is pulled in
 KNOWN = 0.5  # share of patients, and of controls, of whom a covariate must be known to be taken out
 # the rule: a number of subgroups passes if
 GAP = 0.03  # between any two subgroups this share of their patients is missing, beyond what is missing in controls,
-APART = 4.0  # and this gap is as wide as between normal distributions so many deviations apart,
+# and this gap is as wide as between normal distributions so many deviations apart, of two subgroups or of more, where
+# the narrowest of several gaps counts,
+APART, APART_OF_MORE = 4.0, 3.5
 # chance shows as much with at most this probability, where one number was asked for or several,
-SURE_OF_ONE, SURE_OF_SEVERAL = 0.01, 0.005
+SURE_OF_ONE, SURE_OF_SEVERAL = 0.01, 0.002
 SURE_OF_PAIR = 0.001  # and random diagnoses with at most this one, times the number of pairs, whose largest p counts
 
 Progress = Callable[[str], None]
@@ -123,9 +125,10 @@ def tests(criteria: pd.DataFrame) -> list[Test]:
     sure = SURE_OF_ONE if len(criteria) == 1 else SURE_OF_SEVERAL
     return [
         Test(
-            f"Gaps that controls do not show (as of normal distributions at least {APART:g} deviations apart)",
+            f"Gaps that controls do not show (as of normal distributions at least {APART:g} deviations apart, "
+            f"{APART_OF_MORE:g} with more than two subgroups)",
             "no gap lies between them, or only one that controls show as well", apart,
-            (gap >= GAP) & (apart >= APART), "{:.1f} deviations",
+            (gap >= GAP) & (apart >= np.where(k == 2, APART, APART_OF_MORE)), "{:.1f} deviations",
         ),
         Test(
             f"Wider gaps than patients without groups show by chance (p at most {sure})",
