@@ -2,8 +2,8 @@
 
 python benchmarks/pairs.py: all 45 pairs of scikit-learn's digits (8 x 8, bundled) as tables of 64 standardised
 features, one seed. --kinds 3 (4, 5): 30 of all combinations of so many digits instead, evenly chosen. --images --data
-DIR: six pairs (combinations) of MNIST as images. A share of every digit is held out and scored, another by each seed. Defaults are
-tuned on pairs of even sum; the others are counted apart.
+DIR: six pairs (combinations) of MNIST as images. A share of every digit is held out and scored, another by each seed.
+Defaults are tuned on pairs of even sum; the others are counted apart.
 """
 
 from collections.abc import Iterator

@@ -43,7 +43,8 @@ def test_the_text_has_the_rule_of_the_code():
         f"at least {number.GAP} of the patients", f"at least {number.APART:g} deviations apart",
         f"at least {number.APART_OF_MORE:g} with more than two subgroups",
         f"`p_gap` of at most {number.SURE_OF_SEVERAL}",
-        f"(of at most {number.SURE_OF_ONE} ", f"`p_shuffled` of at most {number.SURE_OF_PAIR} ",
+        f"(of at most {number.SURE_OF_ONE} ", f"at most {number.SURE_OF_MORE} for a number beyond one that passes",
+        f"`p_shuffled` of at most {number.SURE_OF_PAIR} ",
         f"never below {significance.SMALLEST_P}", f"{choosing.MOST_SUBJECTS:,} subjects",
         f"{choosing.ENCODERS} encoders",
     ):  # fmt: skip

@@ -44,6 +44,12 @@ def test_the_largest_of_several_numbers_has_to_be_surer_than_one_that_was_given(
     assert decide(criteria({"p_gap": 0.008}, {})).subgroups == 3
 
 
+def test_a_number_beyond_one_that_passes_has_to_be_surer():
+    assert decide(criteria({}, {"p_gap": 0.003})).subgroups == 2
+    assert decide(criteria({"gap": 0.0}, {"p_gap": 0.003})).subgroups == 3
+    assert decide(criteria({"p_gap": 0.004}, {"p_gap": 0.001})).subgroups == 3
+
+
 def test_the_narrowest_of_several_gaps_may_be_narrower_than_a_single_one():
     assert decide(criteria({"apart": 3.7}, {"apart": 3.7})).subgroups == 3
     assert decide(criteria({"apart": 3.7}, {"apart": 3.4})).subgroups == 1

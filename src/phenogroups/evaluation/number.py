@@ -35,8 +35,9 @@ GAP = 0.03  # between any two subgroups this share of their patients is missing,
 # and this gap is as wide as between normal distributions so many deviations apart, of two subgroups or of more, where
 # the narrowest of several gaps counts,
 APART, APART_OF_MORE = 4.0, 3.5
-# chance shows as much with at most this probability, where one number was asked for or several,
-SURE_OF_ONE, SURE_OF_SEVERAL = 0.01, 0.002
+# chance shows as much with at most this probability, where one number was asked for, or several, or where a smaller
+# number passes as well,
+SURE_OF_ONE, SURE_OF_SEVERAL, SURE_OF_MORE = 0.01, 0.005, 0.002
 SURE_OF_PAIR = 0.001  # and random diagnoses with at most this one, times the number of pairs, whose largest p counts
 
 Progress = Callable[[str], None]
@@ -119,25 +120,30 @@ class Test:
 def tests(criteria: pd.DataFrame) -> list[Test]:
     """The rule by which a number of subgroups is decided on.
 
-    The largest of several numbers has to be surer than a single one: variants of one kind pass weaker tests.
+    One of several numbers has to be surer than a single one, and a number beyond one that passes surer still: variants
+    of one kind pass weaker tests.
     """
-    gap, apart, k = criteria["gap"], criteria["apart"], criteria["subgroups"]
-    sure = SURE_OF_ONE if len(criteria) == 1 else SURE_OF_SEVERAL
+    gap, apart, k, p_gap = criteria["gap"], criteria["apart"], criteria["subgroups"], criteria["p_gap"]
+    apart_enough = (gap >= GAP) & (apart >= np.where(k == 2, APART, APART_OF_MORE))
+    of_the_disease = criteria["p_shuffled"] <= SURE_OF_PAIR * k * (k - 1) / 2
+    one_of = SURE_OF_ONE if len(criteria) == 1 else SURE_OF_SEVERAL
+    first = k[apart_enough & of_the_disease & (p_gap <= one_of)].min()
+    sure = np.where(k > first, SURE_OF_MORE, one_of)
+    words = f"{one_of}" + f", or {SURE_OF_MORE} where a smaller number passes" * (len(criteria) > 1)
     return [
         Test(
             f"Gaps that controls do not show (as of normal distributions at least {APART:g} deviations apart, "
             f"{APART_OF_MORE:g} with more than two subgroups)",
             "no gap lies between them, or only one that controls show as well", apart,
-            (gap >= GAP) & (apart >= np.where(k == 2, APART, APART_OF_MORE)), "{:.1f} deviations",
+            apart_enough, "{:.1f} deviations",
         ),
         Test(
-            f"Wider gaps than patients without groups show by chance (p at most {sure})",
-            "patients without groups show such gaps by chance", criteria["p_gap"], criteria["p_gap"] <= sure,
+            f"Wider gaps than patients without groups show by chance (p at most {words})",
+            "patients without groups show such gaps by chance", p_gap, p_gap <= sure,
         ),
         Test(
             f"Wider gaps than patients named at random show (p at most {SURE_OF_PAIR} for each pair of subgroups)",
-            "patients named at random show such gaps as well", criteria["p_shuffled"],
-            criteria["p_shuffled"] <= SURE_OF_PAIR * k * (k - 1) / 2,
+            "patients named at random show such gaps as well", criteria["p_shuffled"], of_the_disease,
         ),
     ]  # fmt: skip
 
