@@ -177,9 +177,9 @@ def judgement(scored: list[HeldOut | None], labels: Tensor, n_subgroups: int) ->
     smaller = {(a, b): float(min(size[a], size[b]) / (size[a] + size[b])) for a, b in gaps}
     of_smaller = {pair: gaps[pair] / (2 * smaller[pair]) for pair in gaps}
     nearest = min(of_smaller, key=of_smaller.__getitem__)
-    means = (float(np.mean(list(each.values()))) for each in (gaps, of_smaller))
+    mean_gap, mean_of_smaller = (float(np.mean(list(each.values()))) for each in (gaps, of_smaller))
     smallest, pair_size = float(size.min() / len(labels)), int(size[list(nearest)].sum())
-    return Judgement(min(gaps.values()), of_smaller[nearest], smallest, *means, pair_size)
+    return Judgement(min(gaps.values()), of_smaller[nearest], smallest, mean_gap, mean_of_smaller, pair_size)
 
 
 def _gap(values: Tensor) -> float:
