@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cluster import DBSCAN, AgglomerativeClustering, Birch, KMeans
+from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
 from phenogroups.data.augment import AUGMENTATIONS
@@ -16,6 +17,7 @@ from phenogroups.data.cohort import Cohort
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import METHODS, build_method, settings_of
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL, cluster_with, harden
+from phenogroups.methods.election import vote
 
 QUICK = {"epochs": 2, "steps": 3, "restarts": 1}
 PLAIN = {"clusterer": "sinkhorn_kmeans", "components": None, "remove_severity": False, "winsorise": None, "warmup": 0}
@@ -309,6 +311,23 @@ def test_the_vote_takes_what_every_encoder_sees():
     encoder, beliefs = DeepUCSL().elect(encoders, diagnosis, None)
     assert agreement(beliefs.q[:n], torch.tensor(kind)) > 0.95
     assert encoder in (0, 1)
+
+
+def test_encoders_that_each_see_a_part_of_the_kinds_find_all_of_them_together():
+    rng = np.random.default_rng(0)
+    n, k = 400, 4
+    kind = rng.integers(0, k, n)
+    embeddings = []
+    for encoder, z in enumerate(rng.normal(size=(2, 2 * n, 6))):
+        for other in range(1, k):  # one encoder hardly tells the last two apart, the other the first two
+            hardly = other == (k - 1 if encoder == 0 else 1)
+            z[:n, other] += (2 if hardly else 7) * (kind == other)
+        z[:n, 0] += 10
+        embeddings.append(torch.tensor(z, dtype=torch.float32))
+    views = [(z[:n], z[n:]) for z in embeddings]
+    elected = vote(views, k, seed=0)
+    assert elected is not None
+    assert adjusted_rand_score(kind, elected[1].argmax(1)) > 0.95
 
 
 def test_the_vote_leaves_out_what_controls_show_by_themselves():

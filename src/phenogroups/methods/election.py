@@ -5,6 +5,7 @@ A split that only one encoder finds comes from its random weights.
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from phenogroups.clustering.communicator import LOCAL, Communicator
@@ -25,20 +26,30 @@ def specificities(q: Tensor, patients: Tensor, controls: Tensor, comm: Communica
 
 
 def vote(views: list[View], n_subgroups: int, seed: int) -> tuple[int, Tensor, float] | None:
-    """The split that is most specific to patients on average over the encoders; None if no encoder proposes one.
+    """The split that is most specific to patients in what several encoders see; None if no encoder proposes one.
 
-    Returns the encoder in which it is most specific, the posteriors of the patients, and the agreement of the others.
+    Proposals have errors of the encoder that they come from, so that a mixture of the coordinates of all encoders side
+    by side begins at each of them. What several see stands out there, but so may an accident that is loud in one: both
+    the specificity side by side and that in each encoder count.
+
+    Returns the encoder in which it is most specific, the posteriors of the patients, and its agreement with the
+    encoders that did not propose it.
     """
     proposed = [_proposals(*view, n_subgroups, seed) for view in views]
-    candidates = [q for of_encoder in proposed for q in of_encoder]
-    if not candidates:
+    of_encoder = [i for i, splits in enumerate(proposed) for _ in splits]
+    if not of_encoder:
         return None
+    patients, controls = (torch.cat(side, dim=1) for side in zip(*views, strict=True))
+    starts = torch.cat([F.one_hot(q.argmax(1), n_subgroups) for splits in proposed for q in splits])
+    joint = tied_mixtures(patients, starts.view(len(of_encoder), len(patients), n_subgroups))
+    candidates = [mixture.log_posterior(patients.double()).exp() for mixture in joint]
     by_encoder = torch.tensor([specificities(torch.stack(candidates), *view) for view in views])
-    # the root, so that one encoder with large values does not decide alone
-    specific = by_encoder.clamp_min(0).sqrt().mean(dim=0) * (1 - shared(candidates, views, seed=seed))
-    winner = int(specific.argmax())
+    together = torch.tensor(specificity(joint, patients, controls))
+    # roots, so that one encoder with large values does not decide alone
+    alone, together = by_encoder.clamp_min(0).sqrt().mean(dim=0), together.clamp_min(0).sqrt()
+    winner = int(((alone * together).sqrt() * (1 - shared(candidates, views, seed=seed))).argmax())
     q = candidates[winner]
-    others = [splits for splits in proposed if not any(split is q for split in splits)]
+    others = [splits for i, splits in enumerate(proposed) if i != of_encoder[winner]]
     best = [max((_agreement(q, other) for other in splits), default=0.0) for splits in others]
     return int(by_encoder[:, winner].argmax()), q, float(np.mean(best))
 
