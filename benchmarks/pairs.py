@@ -45,7 +45,7 @@ class Pairs(PublicData):
     images: bool = False
     """Six pairs of MNIST as images, instead of all pairs of scikit-learn's digits as tables."""
     kinds: int = 2
-    """Digits that are the disease."""
+    """How many digits are the disease."""
     pairs: tuple[str, ...] = ()
     """Only these, such as 1-2 1-8."""
     held_out: float = 0.2

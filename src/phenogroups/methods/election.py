@@ -40,8 +40,8 @@ def vote(views: list[View], n_subgroups: int, seed: int) -> tuple[int, Tensor, f
     if not of_encoder:
         return None
     patients, controls = (torch.cat(side, dim=1) for side in zip(*views, strict=True))
-    starts = torch.cat([F.one_hot(q.argmax(1), n_subgroups) for splits in proposed for q in splits])
-    joint = tied_mixtures(patients, starts.view(len(of_encoder), len(patients), n_subgroups))
+    starts = torch.stack([F.one_hot(q.argmax(1), n_subgroups) for splits in proposed for q in splits])
+    joint = tied_mixtures(patients, starts)
     candidates = [mixture.log_posterior(patients.double()).exp() for mixture in joint]
     by_encoder = torch.tensor([specificities(torch.stack(candidates), *view) for view in views])
     together = torch.tensor(specificity(joint, patients, controls))
