@@ -12,7 +12,7 @@ from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.contrast import shared, specific_mixtures, specificity, thinned
 from phenogroups.clustering.first_split import FirstSplit, first_split
 from phenogroups.clustering.matching import adjusted_rand
-from phenogroups.clustering.mixture import tied_mixtures
+from phenogroups.clustering.mixture import SMALLEST, tied_mixtures
 
 CANDIDATES = 5  # splits that each encoder proposes
 
@@ -41,7 +41,12 @@ def vote(views: list[View], n_subgroups: int, seed: int) -> tuple[int, Tensor, f
         return None
     patients, controls = (torch.cat(side, dim=1) for side in zip(*views, strict=True))
     starts = torch.stack([F.one_hot(q.argmax(1), n_subgroups) for splits in proposed for q in splits])
-    joint = tied_mixtures(patients, starts)
+    found = zip(tied_mixtures(patients, starts), of_encoder, strict=True)
+    # side by side too, a handful of outliers is no subgroup
+    found = [(mixture, i) for mixture, i in found if mixture.log_sizes.exp().min() >= SMALLEST]
+    if not found:
+        return None
+    joint, of_encoder = map(list, zip(*found, strict=True))
     candidates = [mixture.log_posterior(patients.double()).exp() for mixture in joint]
     by_encoder = torch.tensor([specificities(torch.stack(candidates), *view) for view in views])
     together = torch.tensor(specificity(joint, patients, controls))
