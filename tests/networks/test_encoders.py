@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from phenogroups.networks.architectures import MeanOverPixels
 from phenogroups.networks.encoders import ENCODERS, build_encoder, default_encoder
 
 CASES = [
@@ -84,7 +85,7 @@ def test_weights_make_the_round_trip(name, shape):
 
 def test_the_papers_network_layer_by_layer():
     layers = list(build_encoder("paper", (1, 32, 32)).layers)
-    kinds = [nn.Conv2d, nn.BatchNorm2d, nn.ReLU] * 4 + [nn.AdaptiveAvgPool2d, nn.Flatten]
+    kinds = [nn.Conv2d, nn.BatchNorm2d, nn.ReLU] * 4 + [MeanOverPixels]
     assert len(layers) == len(kinds)
     assert all(isinstance(layer, kind) for layer, kind in zip(layers, kinds, strict=True))
     convolutions = layers[:12:3]
@@ -97,11 +98,23 @@ def test_the_papers_network_layer_by_layer():
 
 
 @pytest.mark.parametrize(
+    ("side", "memory_format"), [((6, 5), torch.channels_last), ((4, 3, 5), torch.channels_last_3d)]
+)
+def test_the_mean_over_pixels_gives_gradients_as_the_input_lies_in_memory(side, memory_format):
+    x = torch.randn(7, 3, *side, dtype=torch.float64).contiguous(memory_format=memory_format).requires_grad_()
+    found, expected = MeanOverPixels()(x), x.mean(tuple(range(2, x.ndim)))
+    torch.testing.assert_close(found, expected)
+    (gradient,) = torch.autograd.grad(found.square().sum(), x)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected.square().sum(), x)[0])
+    assert gradient.is_contiguous(memory_format=memory_format)  # else each layer before it lays it out anew
+
+
+@pytest.mark.parametrize(
     ("side", "final_map", "convolutions"), [(28, 7, 4), (32, 8, 4), (48, 12, 4), (64, 8, 4), (128, 8, 4), (224, 7, 5)]
 )
 def test_light_brings_every_image_to_a_small_map(side, final_map, convolutions):
     encoder = build_encoder("light", (1, side, side)).eval()
-    assert encoder.layers[:-2](torch.zeros(1, 1, side, side)).shape == (1, 128, final_map, final_map)
+    assert encoder.layers[:-1](torch.zeros(1, 1, side, side)).shape == (1, 128, final_map, final_map)
     assert sum(isinstance(layer, nn.Conv2d) for layer in encoder.layers) == convolutions
 
 
@@ -109,7 +122,7 @@ def test_light_brings_every_image_to_a_small_map(side, final_map, convolutions):
 def test_light_strides_on_every_volume(side, final_map):
     encoder = build_encoder("light", (1, side, side, side)).eval()
     assert encoder.layers[0].stride == (2, 2, 2)
-    assert encoder.layers[:-2](torch.zeros(1, 1, side, side, side)).shape == (1, 128, *[final_map] * 3)
+    assert encoder.layers[:-1](torch.zeros(1, 1, side, side, side)).shape == (1, 128, *[final_map] * 3)
 
 
 def test_light_pools_before_the_relu_without_changing_the_result():
