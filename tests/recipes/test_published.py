@@ -1,11 +1,15 @@
 """The settings of every method as published: the recipes of the paper's cohorts against docs/methods/published.md."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from phenogroups.data.augment import AUGMENTATIONS
+from phenogroups.data.batches import effective_batch_size
 from phenogroups.methods import METHODS, DeepMethod
 from phenogroups.methods.reading import ReadByKMeans
 from phenogroups.methods.registry import class_of
@@ -19,10 +23,18 @@ def tables() -> dict[str, list[list[str]]]:
     """By cohort: the cells of each row."""
     parts = re.split(r"^## .*`--recipe (\w+)`.*$", PAGE.read_text(), flags=re.MULTILINE)
     rows = {
-        name: re.findall(r"^\| (`.*) \|$", body, re.MULTILINE)
+        name: re.findall(r"^\| (`.*) \|$", body.partition("\n## ")[0], re.MULTILINE)
         for name, body in zip(parts[1::2], parts[2::2], strict=True)
     }
     return {name: [row.split(" | ") for row in of_cohort] for name, of_cohort in rows.items()}
+
+
+def single_settings() -> list[tuple[str, str, str]]:
+    """Cohort, METHOD.SETTING and its value."""
+    part = PAGE.read_text().partition("## Settings of single methods")[2].partition("\n## ")[0]
+    rows = [row.split(" | ") for row in re.findall(r"^\| (`\w+\.\w+`.*) \|$", part, re.MULTILINE)]
+    cohorts = ("mnist7", "pneumonia", "oct", "odir", "neuropsychiatry")
+    return [(cohort, name.strip("`"), v) for name, *v5, _ in rows for cohort, v in zip(cohorts, v5, strict=True)]
 
 
 def reading_of(method) -> str:
@@ -57,6 +69,58 @@ CASES = [(cohort, row) for cohort, rows in tables().items() for row in rows]
 @pytest.mark.parametrize(("cohort", "row"), CASES, ids=[f"{cohort}-{row[0]}" for cohort, row in CASES])
 def test_a_recipe_is_what_the_page_says(cohort, row):
     assert row_of(cohort, row[0].strip("`")) == row
+
+
+@pytest.mark.parametrize(("cohort", "name", "value"), [row for row in single_settings() if row[2] != "–"])
+def test_a_setting_of_one_method_is_what_the_page_says(cohort, name, value):
+    method, setting = name.split(".")
+    assert str(getattr(recipe(cohort).build(method), setting)) == value
+
+
+def test_temperatures_are_the_same_in_all():
+    for cohort, (name, *_) in CASES:
+        method = recipe(cohort).build(name.strip("`"))
+        assert getattr(method, "temperature", 0.1) == 0.1
+        assert getattr(method, "epsilon", 0.05) == 0.05
+
+
+def test_batches_are_as_large_as_published():
+    """1,391 patients of ODIR are trained on in batches of 256, although these are few steps for an epoch."""
+    for cohort, (name, *_) in CASES:
+        method = recipe(cohort).build(name.strip("`"))
+        assert effective_batch_size(1391, method.batch_size, method.steps) == method.batch_size
+
+
+def test_the_vae_weighs_errors_of_pixels_as_published():
+    """A plain sum of squares beside the divergence, whatever the deviation by which the inputs are divided."""
+    x = np.random.default_rng(0).normal(0.5, 0.274, (64, 1, 64, 64)).astype(np.float32)  # that of X-rays
+    method = recipe("pneumonia").build("vae", augmentation="none")
+    network = method.build(x.shape[1:], x).eval()
+    batch = type("Batch", (), {"views": (torch.from_numpy(x),)})
+    torch.manual_seed(0)
+    losses = method.losses(network, batch, None)
+    torch.manual_seed(0)
+    h = network.encoder(batch.views[0])
+    mean, log_variance = network.heads["mean"](h), network.heads["log_variance"](h)
+    copy = network.heads["decoder"](mean + (log_variance / 2).exp() * torch.randn_like(mean))
+    plain = (copy - batch.views[0]).square().sum((1, 2, 3)).mean()
+    assert losses["reconstruction"].item() == pytest.approx(plain.item(), rel=0.02)
+
+
+def test_nothing_narrower_precedes_the_latents_of_brains():
+    method = recipe("neuropsychiatry").build("vae_ucsl")
+    network = method.build((1, 64, 64, 64))
+    widths = [layer.out_channels for layer in network.encoder.modules() if isinstance(layer, torch.nn.Conv3d)]
+    assert widths == [32, 64, 128, 256, 512]
+    assert network.heads["mean"].in_features >= network.heads["mean"].out_features == 256
+
+
+def test_views_of_deep_ucsls_code_are_neither_flipped_nor_noisy():
+    text, code = (recipe("neuropsychiatry").build(name) for name in ("deep_ucsl_paper", "deep_ucsl_paper_code"))
+    text, code = (AUGMENTATIONS[method.augmentation] for method in (text, code))
+    assert (text.depth_flip, text.noise) == (0.5, 0.5)
+    assert code == replace(text, depth_flip=0.0, noise=0.0)
+    assert AUGMENTATIONS[recipe("odir").build("deep_ucsl_paper").augmentation].vertical_flip == 0
 
 
 def test_every_method_that_is_trained_has_one():

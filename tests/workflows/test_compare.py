@@ -19,6 +19,7 @@ from phenogroups.data.cohort import Cohort, CohortError
 from phenogroups.data.study import Study
 from phenogroups.evaluation.scores import score
 from phenogroups.methods import METHODS, Classifier, PlainKMeans
+from phenogroups.recipes import Recipe
 from phenogroups.report.tables import OUTPUTS
 from phenogroups.training.run import RunError
 from phenogroups.workflows.compare import build_methods, compare, kind_of, plan
@@ -307,6 +308,13 @@ def test_splits_train_on_most_and_score_the_rest_or_the_test_cohort(features, tm
     whole = json.loads((tmp_path / "c" / "compare.json").read_text())
     assert whole["study"]["test"]["name"] == "elsewhere"
     assert "over 2 seeds" in (tmp_path / "c" / "table.tex").read_text()
+
+
+def test_a_recipe_says_how_many_are_held_out(features, tmp_path):
+    found = quick(features, ["kmeans"], tmp_path / "c", recipe=Recipe(held_out=0.1))
+    assert stored(found, 0)["subjects"] == {"trained": 108, "scored": 12}
+    found = quick(features, ["kmeans"], tmp_path / "d", recipe=Recipe(held_out=0.1), held_out=0.25)  # the option wins
+    assert stored(found, 0)["subjects"] == {"trained": 90, "scored": 30}
 
 
 def test_splits_differ_where_the_cohort_says_who_is_held_out(features, tmp_path):

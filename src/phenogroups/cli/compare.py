@@ -30,7 +30,7 @@ class Compare(CohortOptions):
     """Number of seeds: 0, 1, 2, ... Each holds out another part of the cohort, the same for all methods."""
     splits: Annotated[int | None, option("INT")] = None
     """Instead of seeds: number of divisions into training and validation part, as in the paper's psychiatry table."""
-    held_out: Annotated[float | None, option("SHARE", "0.2; of splits 0.1")] = None
+    held_out: Annotated[float | None, option("SHARE", "0.2, or the recipe's; of splits 0.1")] = None
     """Share of the subjects not trained on, and scored where there is no test cohort."""
     test: Annotated[Path | None, option("TABLE")] = None
     """Other people to score on, in a table with the same columns; all of the cohort is then trained on."""

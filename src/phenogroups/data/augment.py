@@ -236,6 +236,11 @@ _DIGITS_PAPER = Augmentation(
 )
 _MORPHO = {"dilation": 0.4, "erosion": 0.4, "kernel_seed": 0}  # `DeepMethod.augment` replaces the seed
 _XRAY = Augmentation(horizontal_flip=0.5, blur=1, rotation=25, translation=0.1)
+_BRAIN = Augmentation(
+    cutout=0.5, crop=0.5, crop_scale=(0.75**3, 0.75**3),  # 96 of 128 voxels a side
+    blur=0.5, blur_sigma=(0.1, 1.0), blur_radius=2,  # the appendix prints (0.1, 0.1), which would blur nothing
+)  # fmt: skip
+_FUNDUS = Augmentation(blur=1, blur_radius=2, rotation=45, translation=0.05)
 AUGMENTATIONS = {  # from the paper's appendix, otherwise from its published code
     "none": Augmentation(),
     "digits": _DIGITS,
@@ -247,12 +252,11 @@ AUGMENTATIONS = {  # from the paper's appendix, otherwise from its published cod
     ),
     "xray": _XRAY,
     "xray_crop": replace(_XRAY, crop=1, crop_scale=(0.08, 1.0), crop_ratio=(3 / 4, 4 / 3)),  # of the baselines
-    "fundus": Augmentation(vertical_flip=0.5, blur=1, blur_radius=2, rotation=45, translation=0.05),
+    "fundus": replace(_FUNDUS, vertical_flip=0.5),
+    "fundus_paper": _FUNDUS,  # its code asks for the flip, and ignores it
     "oct": Augmentation(crop=1, horizontal_flip=0.5, blur=1, rotation=25, translation=0.1),
-    "brain": Augmentation(
-        depth_flip=0.5, noise=0.5, cutout=0.5, crop=0.5, crop_scale=(0.75**3, 0.75**3),  # 96 of 128 voxels a side
-        blur=0.5, blur_sigma=(0.1, 1.0), blur_radius=2,  # the appendix prints (0.1, 0.1), which would blur nothing
-    ),
+    "brain": replace(_BRAIN, depth_flip=0.5, noise=0.5),
+    "brain_code": _BRAIN,  # of Deep UCSL
     # not in the paper; without movements, since interpolation would smooth the noise
     "volumes": Augmentation(depth_flip=0.5, noise=0.5, noise_sigma=(0.0, 0.1)),
     "features": Augmentation(noise=1, noise_sigma=(0.0, 0.2)),

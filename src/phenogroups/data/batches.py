@@ -52,9 +52,12 @@ def as_tensor(inputs: Inputs, device: torch.device | str = "cpu") -> Tensor:
     return x
 
 
-def effective_batch_size(count: int, asked: int) -> int:
-    """Small cohorts take smaller batches: at least eight steps per pass, but never fewer than 32 subjects."""
-    return min(asked, max(32, count // 8), count)
+def effective_batch_size(count: int, asked: int, steps: int) -> int:
+    """Small cohorts take smaller batches: at least eight steps per pass, but never fewer than 32 subjects.
+
+    Not where a single step an epoch would do (`steps`), as in the published trainings.
+    """
+    return min(asked, count if steps == 1 else max(32, count // 8), count)
 
 
 def shuffled_passes(count: int, size: int, steps: int) -> Iterator[list[Tensor]]:

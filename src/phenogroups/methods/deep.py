@@ -50,7 +50,7 @@ class DeepMethod(WithEncoder):
     steps
         Smallest number of gradient steps per epoch; a small cohort is passed over several times.
     batch_size
-        Number of subjects per gradient step.
+        Number of subjects per gradient step; fewer in a small cohort, unless `steps` is 1.
     learning_rate
         Largest learning rate of Adam.
     schedule

@@ -1,5 +1,6 @@
 """The architectures of encoders: convolutional networks of images and volumes, and a small network of features."""
 
+from collections.abc import Sequence
 from functools import partial
 from math import ceil, log2, prod
 
@@ -15,6 +16,7 @@ CHANNELS = (16, 32, 64, 128)  # of the paper's network (appendix, MNIST), kept b
 MAP_SIDE = 12  # `light` halves larger maps until they are about 8 x 8
 CODE = 32  # numbers of the authors' autoencoder (py_ucsl)
 VAE_CHANNELS, VAE_SIDE = (32, 32, 64, 128, 256), 64  # of the VAE that the paper follows (Joy et al. 2021)
+VAE_CHANNELS_3D = (32, 64, 128, 256, 512)  # of the VAE of brain volumes in the published code
 
 CONV = {2: nn.Conv2d, 3: nn.Conv3d}
 NORM = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
@@ -79,13 +81,23 @@ def strided(shape: Shape) -> Encoder:
 
     As the autoencoder of the authors' earlier work (py_ucsl): a pooled code does not allow a reconstruction.
     """
+    layers, numbers = _halving(shape, CHANNELS)
+    return ConvEncoder(nn.Sequential(*layers, nn.Linear(numbers, CODE)), CODE, CHANNELS_LAST[len(shape) - 1])
+
+
+def vae128(shape: Shape) -> Encoder:
+    """The network of the published VAE of brain volumes of 128 voxels a side: five convolutions, nothing pooled."""
+    layers, numbers = _halving(shape, VAE_CHANNELS_3D)
+    return ConvEncoder(nn.Sequential(*layers), numbers, CHANNELS_LAST[len(shape) - 1])
+
+
+def _halving(shape: Shape, widths: Sequence[int]) -> tuple[list[nn.Module], int]:
+    """Convolutions of stride 2, whose last map is made one vector, and the length of it."""
     space = len(shape) - 1
-    layers = []
-    for before, channels in zip((shape[0], *CHANNELS), CHANNELS, strict=False):
+    layers: list[nn.Module] = []
+    for before, channels in zip((shape[0], *widths), widths, strict=False):
         layers += [CONV[space](before, channels, 3, 2, 1), NORM[space](channels), nn.ReLU(inplace=True)]
-    map_size = prod(ceil(side / 2 ** len(CHANNELS)) for side in shape[1:])
-    layers += [nn.Flatten(), nn.Linear(CHANNELS[-1] * map_size, CODE)]
-    return ConvEncoder(nn.Sequential(*layers), CODE, CHANNELS_LAST[space])
+    return [*layers, nn.Flatten()], widths[-1] * prod(ceil(side / 2 ** len(widths)) for side in shape[1:])
 
 
 def vae64(shape: Shape) -> Encoder:

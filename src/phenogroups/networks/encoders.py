@@ -25,6 +25,7 @@ ENCODERS: dict[str, Callable[[Shape], Encoder]] = {
     LIGHT: architectures.light,
     STRIDED: architectures.strided,
     VAE64: architectures.vae64,
+    "vae128": architectures.vae128,
     LITE0: lambda _: Lite0(),
     "resnet18": architectures.resnet18,
     "densenet121": architectures.densenet121,

@@ -26,7 +26,7 @@ from phenogroups.workflows.run_cells import Step, check_found, run_all
 
 FORMAT = 1  # of cells; raised when what they hold changes
 CELLS = "cells"  # folder of finished cells
-SEEDS, HELD_OUT, VALIDATION = 3, 0.2, 0.1  # defaults; VALIDATION is the held-out share of splits (paper, Section 4)
+SEEDS, VALIDATION = 3, 0.1  # defaults; VALIDATION is the held-out share of splits (paper, Section 4)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def compare(
     test
         Other subjects to score; all of the cohort is then trained on.
     held_out
-        Share of the cohort that is held out: by default 0.2, with splits 0.1.
+        Share of the cohort that is held out: by default that of the recipe or 0.2, with splits 0.1.
     isolated
         Whether each cell has a process of its own, which measures its memory and survives its crash. A method of your
         own must then be defined in a module that can be imported.
@@ -132,7 +132,7 @@ def compare(
     """
     note = note or (lambda _: None)
     folder, runs = Path(folder), _number_of_runs(seeds, splits)
-    study = _study(cohort, test, held_out, splits)
+    study = _study(cohort, test, held_out, splits, recipe or Recipe())
     k = n_subgroups if n_subgroups is not None else max(study.known_subgroups, 2)
     built = build_methods(methods, settings or {}, k, recipe)
     check_folder(folder)
@@ -231,13 +231,15 @@ def _number_of_runs(seeds: int | None, splits: int | None) -> int:
     return runs
 
 
-def _study(cohort: Cohort | Study, test: Cohort | None, held_out: float | None, splits: int | None) -> Study:
+def _study(
+    cohort: Cohort | Study, test: Cohort | None, held_out: float | None, splits: int | None, recipe: Recipe
+) -> Study:
     if isinstance(cohort, Study):
         if test is not None:
             raise ValueError("Expected a study, which has its own test cohort, or a cohort and a test. Received both.")
         usual, study = cohort.held_out, cohort
     else:
-        usual, study = HELD_OUT if test is None else None, Study(cohort, test, held_out=HELD_OUT)
+        usual, study = recipe.held_out if test is None else None, Study(cohort, test, held_out=recipe.held_out)
     share = held_out if held_out is not None else VALIDATION if splits is not None else usual
     if share is not None and not 0 < share < 1:
         raise ValueError(f"Expected a share between 0 and 1 to hold out. Received: {share}.")
