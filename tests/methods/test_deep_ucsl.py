@@ -14,7 +14,9 @@ from sklearn.mixture import GaussianMixture
 from phenogroups.data.augment import AUGMENTATIONS
 from phenogroups.data.batches import Batch
 from phenogroups.data.cohort import Cohort
+from phenogroups.data.examples.drawn import drawn_digits
 from phenogroups.evaluation.scores import score
+from phenogroups.losses import gate_loss
 from phenogroups.methods import METHODS, build_method, settings_of
 from phenogroups.methods.deep_ucsl import PAPER, DeepUCSL, cluster_with, harden
 from phenogroups.methods.election import vote
@@ -307,7 +309,7 @@ def test_the_vote_takes_what_every_encoder_sees():
     diagnosis = (torch.arange(2 * n) < n).long()
     alone = DeepUCSL().e_step(embeddings[0], diagnosis, None, 0).q[:n]
     assert agreement(alone, torch.tensor(accident)) > 0.95
-    encoders = [lambda rows=slice(None), z=z: z[rows] for z in embeddings]
+    encoders = [lambda rows=slice(None), augmented=False, z=z: z[rows] for z in embeddings]
     encoder, beliefs = DeepUCSL().elect(encoders, diagnosis, None)
     assert agreement(beliefs.q[:n], torch.tensor(kind)) > 0.95
     assert encoder in (0, 1)
@@ -343,8 +345,37 @@ def test_the_vote_leaves_out_what_controls_show_by_themselves():
         z[:n, 0] += 10
         embeddings.append(torch.tensor(z, dtype=torch.float32))
     diagnosis = (torch.arange(2 * n) < n).long()
-    encoders = [lambda rows=slice(None), z=z: z[rows] for z in embeddings]
+    encoders = [lambda rows=slice(None), augmented=False, z=z: z[rows] for z in embeddings]
     _, beliefs = DeepUCSL().elect(encoders, diagnosis, None)
+    assert agreement(beliefs.q[:n], torch.tensor(kind)) > 0.95
+
+
+def test_the_vote_leaves_out_what_augmentation_changes():
+    """How far a picture is turned splits the patients in halves, until it is turned anew; the disease is fainter."""
+    rng = np.random.default_rng(0)
+    n = 1000
+    turn, kind = rng.integers(0, 2, n), rng.random(n) < 0.1
+
+    def seen(turned):
+        z = rng.normal(size=(2 * n, 6))
+        z[:n, 1] += 8 * turned
+        z[:n, 2] += 6 * kind
+        z[:n, 0] += 10
+        return torch.tensor(z, dtype=torch.float32)
+
+    def encoder(plain):
+        def see(rows=slice(None), *, augmented=False):
+            return (seen(rng.integers(0, 2, n)) if augmented else plain)[rows]
+
+        return see
+
+    diagnosis = (torch.arange(2 * n) < n).long()
+    plain = [seen(turn), seen(turn)]
+    views = [(z[:n], z[n:]) for z in plain]
+    by_plain = vote(views, 2, seed=0)
+    assert by_plain is not None
+    assert agreement(by_plain[1], torch.tensor(turn)) > 0.95
+    _, beliefs = DeepUCSL().elect([encoder(z) for z in plain], diagnosis, None)
     assert agreement(beliefs.q[:n], torch.tensor(kind)) > 0.95
 
 
@@ -484,3 +515,20 @@ def test_a_table_needs_one_network_where_its_first_subgroups_are_found_without(f
     assert DeepUCSL(restarts=3, warmup=0).networks(is_table=False) == 1
     one, three = (DeepUCSL(**{**QUICK, "restarts": restarts}).fit(features).state() for restarts in (1, 3))
     assert all(torch.equal(one[name], three[name]) for name in one)
+
+
+def test_the_gate_ends_at_its_own_best():
+    """Fitted to the last beliefs: controls are undecided on average, and its loss is smaller than by gradient steps."""
+    cohort = drawn_digits(200, sizes=(0.8, 0.2))
+    x, y = torch.tensor(cohort.inputs), torch.tensor(cohort.diagnosis)
+    losses = {}
+    for refit in (False, True):
+        method = DeepUCSL(epochs=3, steps=10, restarts=1, refit_gate=refit).fit(cohort)
+        with torch.no_grad():
+            gate = method.network_.heads["gate"](method.network_.encoder(x))
+        q = method.beliefs_.q
+        losses[refit] = sum(gate_loss(gate, q, (y == who).float()).item() for who in (0, 1))
+        if refit:
+            assert gate.softmax(1)[y == 0].mean(0)[0].item() == pytest.approx(0.5, abs=0.02)
+            assert gate.softmax(1)[y == 1].mean(0)[0].item() == pytest.approx(q[y == 1].mean(0)[0].item(), abs=0.02)
+    assert losses[True] < losses[False]

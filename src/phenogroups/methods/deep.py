@@ -129,6 +129,9 @@ class DeepMethod(WithEncoder):
     def after_step(self, network: Network) -> None:
         """Called after every gradient step."""
 
+    def finish(self, network: Network, embedding: Tensor, diagnosis: Tensor, beliefs: Any) -> None:
+        """Called once, after the last E-step, with the embeddings of plain inputs."""
+
     def learning_rate_factor(self, epoch: int) -> float:
         """The factor of the learning rate in this epoch, by its schedule."""
         if self.schedule == "warmup_cosine":

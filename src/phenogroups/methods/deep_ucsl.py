@@ -5,7 +5,7 @@ The symbols are the paper's: q is Q(c | x, y), the gate is p(c | x), expert k is
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from phenogroups.clustering.kmeans import (
     sinkhorn_kmeans,
     squared_distances,
 )  # fmt: skip
+from phenogroups.clustering.linear import membership_layer
 from phenogroups.clustering.matching import match_members
 from phenogroups.clustering.mixture import tied_mixture
 from phenogroups.clustering.sinkhorn import sinkhorn
@@ -45,6 +46,7 @@ PATIENTS_PER_COMPONENT = 20
 STABLE_AGREEMENT = 0.3  # of networks, or of halves of a table, on the first subgroups; below, they are called unstable
 STILL_MOVING = 0.2  # share of the smallest subgroup that the last E-step may move
 WARMUP_FACTOR = 0.1  # of the learning rate: differences among patients vanish as the diagnosis is learned
+REFITTED = 2**15  # memberships, of subjects times subgroups, to which the gate is fitted at the end
 CLUSTERERS = ("mixture", "sinkhorn_kmeans", "kmeans")
 
 # The published recipe for MNIST, as the paper's text has it (Sec. 3.3 and Appendix F.2). Its code trains on the plain
@@ -67,6 +69,7 @@ PAPER: dict[str, Any] = {
     "recalibrate_batch_norm": False,
     "stop_below": 0.0,
     "class_weights": (0.5, 0.5),
+    "refit_gate": False,
 }
 PRESETS = {
     "deep_ucsl_paper": PAPER,
@@ -132,6 +135,9 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         Weight of the gate's loss on patients.
     gate_weight_controls
         Weight of the gate's loss on controls.
+    refit_gate
+        Whether the gate is fitted to the last beliefs once more, on plain inputs. Gradient steps on augmented ones stop
+        short where a subgroup is small.
 
     Examples
     --------
@@ -160,6 +166,7 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
     experts_weight: float = 1.0
     gate_weight_patients: float = 1.0
     gate_weight_controls: float = 1.0
+    refit_gate: bool = True
 
     beliefs_type: ClassVar[type] = Beliefs
 
@@ -241,12 +248,14 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         controls, patients = (thinned(first + torch.nonzero(diagnosis == y).flatten(), self.comm) for y in (0, 1))
         sample = torch.cat([controls, patients])
         is_patient = torch.arange(len(sample), device=sample.device) >= len(controls)
-        views = []
+        views, augmented = [], []
         for encoder in encoders:
             z = encoder(sample)
-            z = self._space(z, is_patient)(z)
+            space = self._space(z, is_patient)
+            z = space(z)
             views.append((z[is_patient], z[~is_patient]))
-        elected = vote(views, self.n_subgroups, self.seed)
+            augmented.append(tuple(space(encoder(patients, augmented=True)) for _ in range(2)))
+        elected = vote(views, self.n_subgroups, self.seed, augmented)
         if elected is None:
             return 0, self.e_step(encoders[0](), diagnosis, None, self.warmup)
         chosen, q, self.agreement_ = elected
@@ -335,6 +344,20 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
         if self.pseudo_labels != "soft_to_hard":
             return float(self.pseudo_labels == "soft")
         return max(1 - epoch / max(self.hard_from * self.epochs, 1), 0)
+
+    @torch.no_grad()
+    def finish(self, network: Network, embedding: Tensor, diagnosis: Tensor, beliefs: Beliefs) -> None:
+        """Fit the gate by its own loss, which is convex in its weights, where subgroups are not held."""
+        if not self.refit_gate or beliefs.held:
+            return
+        some = self.comm.sampled_rows(len(embedding), REFITTED // self.n_subgroups)
+        z, q, y = (self.comm.gather(rows[some]) for rows in (embedding, beliefs.q, diagnosis))
+        share = y.double().mean()
+        of_class = self._class_weights(y.to(z))[1] / torch.stack([1 - share, share])
+        of_class = of_class * of_class.new_tensor([self.gate_weight_controls, self.gate_weight_patients])
+        weight = of_class[y]
+        gate = cast(nn.Linear, network.heads["gate"])
+        gate.weight.data, gate.bias.data = membership_layer(z, q, weight / weight.mean())
 
     def read(self, network: Network, embedding: Tensor, beliefs: Beliefs) -> dict[str, Tensor]:
         gate, experts = network.heads["gate"](embedding), network.heads["experts"](embedding)

@@ -12,9 +12,10 @@ from phenogroups.clustering.communicator import LOCAL, Communicator
 from phenogroups.clustering.contrast import shared, specific_mixtures, specificity, thinned
 from phenogroups.clustering.first_split import FirstSplit, first_split
 from phenogroups.clustering.matching import adjusted_rand
-from phenogroups.clustering.mixture import SMALLEST, tied_mixtures
+from phenogroups.clustering.mixture import SMALLEST, TiedMixture, tied_mixtures
 
 CANDIDATES = 5  # splits that each encoder proposes
+INVARIANT = 0.5  # adjusted Rand index from which a split does not depend on the augmentation
 
 View = tuple[Tensor, Tensor]  # embeddings of the same patients and controls by one encoder
 
@@ -25,12 +26,15 @@ def specificities(q: Tensor, patients: Tensor, controls: Tensor, comm: Communica
     return specificity(found, thinned(patients, comm), thinned(controls, comm))
 
 
-def vote(views: list[View], n_subgroups: int, seed: int) -> tuple[int, Tensor, float] | None:
+def vote(
+    views: list[View], n_subgroups: int, seed: int, augmented: list[tuple[Tensor, Tensor]] | None = None
+) -> tuple[int, Tensor, float] | None:
     """The split that is most specific to patients in what several encoders see; None if no encoder proposes one.
 
     Proposals have errors of the encoder that they come from, so that a mixture of the coordinates of all encoders side
     by side begins at each of them. What several see stands out there, but so may an accident that is loud in one: both
-    the specificity side by side and that in each encoder count.
+    the specificity side by side and that in each encoder count. `augmented` are two augmented views of the patients, by
+    each encoder: splits that depend on what the augmentation changes lose.
 
     Returns the encoder in which it is most specific, the posteriors of the patients, and its agreement with the
     encoders that did not propose it.
@@ -52,11 +56,24 @@ def vote(views: list[View], n_subgroups: int, seed: int) -> tuple[int, Tensor, f
     together = torch.tensor(specificity(joint, patients, controls))
     # roots, so that one encoder with large values does not decide alone
     alone, together = by_encoder.clamp_min(0).sqrt().mean(dim=0), together.clamp_min(0).sqrt()
-    winner = int(((alone * together).sqrt() * (1 - shared(candidates, views, seed=seed))).argmax())
+    votes = (alone * together).sqrt() * (1 - shared(candidates, views, seed=seed))
+    if augmented is not None:
+        votes = votes * invariance(joint, *(torch.cat(each, dim=1) for each in zip(*augmented, strict=True)))
+    winner = int(votes.argmax())
     q = candidates[winner]
     others = [splits for i, splits in enumerate(proposed) if i != of_encoder[winner]]
     best = [max((_agreement(q, other) for other in splits), default=0.0) for splits in others]
     return int(by_encoder[:, winner].argmax()), q, float(np.mean(best))
+
+
+def invariance(found: list[TiedMixture], first: Tensor, second: Tensor) -> Tensor:
+    """(mixtures,): how alike each divides two augmented views of the same subjects; 1 from an agreement of a half on.
+
+    The augmentation says what is no kind of illness, such as how far a picture is turned. Errors of single subjects
+    count for nothing, because a split of young encoders has many.
+    """
+    alike = [_agreement(each.log_posterior(first.double()), each.log_posterior(second.double())) for each in found]
+    return (torch.tensor(alike) / INVARIANT).clamp(0, 1)
 
 
 def _proposals(patients: Tensor, controls: Tensor, n_subgroups: int, seed: int) -> list[Tensor]:

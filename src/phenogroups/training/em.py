@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 # called with the epoch and its fraction, the mean losses so far, and `last`: the epoch with which training stops early
 Progress = Callable[[dict[str, float]], None]
-Embed = Callable[..., Tensor]  # returns embeddings of the subjects at the positions given, or of all
+# returns embeddings of the subjects at the positions given, or of all; with augmented=True of new views of them
+Embed = Callable[..., Tensor]
 
 
 def expectation_maximisation(
@@ -65,6 +66,7 @@ def expectation_maximisation(
         if method.recalibrate_batch_norm:
             best.recalibrate_batch_norm()
         best.e_step(again=True)
+        method.finish(best.network, best.embedding(), best.labels[best.own], best._own_beliefs())
     beliefs = replace(best.beliefs, **{f.name: getattr(best.beliefs, f.name).cpu() for f in fields(best.beliefs)})
     return best.network.eval().cpu(), beliefs, best.history, best.film.film()
 
@@ -215,8 +217,14 @@ class Trainer:
         average_buffers(self._encoder, self.comm)
         self._embedding = None
 
-    def embedding(self, rows: Tensor | None = None) -> Tensor:
-        """Embeddings by the current network of the subjects of this process, or of all those at `rows`."""
+    def embedding(self, rows: Tensor | None = None, *, augmented: bool = False) -> Tensor:
+        """Embeddings by the current network of the subjects of this process, or of all those at `rows`.
+
+        Of plain inputs, or of new views of those at `rows`.
+        """
+        if rows is not None and augmented:
+            own = rows[self.comm.shard(len(rows))]
+            return self.comm.gather(embed(self._encoder, self.inputs[own.cpu().numpy()], self._augmentation))
         if rows is not None and (self._embedding is None or self.comm.world_size > 1):
             own = rows[self.comm.shard(len(rows))]
             return self.comm.gather(embed(self._encoder, self.inputs[own.cpu().numpy()]))
@@ -225,10 +233,10 @@ class Trainer:
         return self._embedding if rows is None else self._embedding[rows]
 
     @torch.no_grad()
-    def clustered(self, rows: Tensor | None = None) -> Tensor:
+    def clustered(self, rows: Tensor | None = None, *, augmented: bool = False) -> Tensor:
         """The projected embeddings that the E-step clusters."""
         self.network.eval()
-        return self.method.project(self.network, self.embedding(rows))
+        return self.method.project(self.network, self.embedding(rows, augmented=augmented))
 
     @property
     def _encoder(self) -> nn.Module:

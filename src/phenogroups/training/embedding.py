@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from phenogroups.data import embeddings
+from phenogroups.data.augment import Augmentation
 from phenogroups.data.batches import as_tensor, read_in_blocks
 from phenogroups.data.stored import Inputs
 from phenogroups.data.threads import map_ahead
@@ -22,16 +23,20 @@ AHEAD = 8  # blocks that they read ahead at most
 
 
 @torch.no_grad()
-def read_all(encoder: nn.Module, inputs: Inputs, read: Callable[[Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Apply `read` to the embeddings of all subjects, without augmentation; returns tensors on the CPU, in order."""
+def read_all(
+    encoder: nn.Module, inputs: Inputs, read: Callable[[Tensor], dict[str, Tensor]],
+    augmentation: Augmentation | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Apply `read` to the embeddings of all subjects, of plain inputs by default; tensors on the CPU, in order."""
     encoder.eval()
     device = next(encoder.parameters()).device
-    return read_in_blocks(inputs, lambda x: read(encoder(x).float()), device)
+    seen = augmentation or (lambda x: x)
+    return read_in_blocks(inputs, lambda x: read(encoder(seen(x)).float()), device)
 
 
-def embed(encoder: nn.Module, inputs: Inputs) -> Tensor:
+def embed(encoder: nn.Module, inputs: Inputs, augmentation: Augmentation | None = None) -> Tensor:
     """(subjects, dims), on the encoder's device."""
-    z = read_all(encoder, inputs, lambda z: {"embedding": z})["embedding"]
+    z = read_all(encoder, inputs, lambda z: {"embedding": z}, augmentation)["embedding"]
     return z.to(next(encoder.parameters()).device)
 
 
