@@ -36,6 +36,7 @@ from phenogroups.methods.base import Assign
 from phenogroups.methods.deep import DeepMethod, cosine
 from phenogroups.methods.election import specificities, split_features, vote
 from phenogroups.methods.settings import AtLeast, Shape
+from phenogroups.networks.architectures import MLP
 from phenogroups.networks.encoder import Encoder
 from phenogroups.networks.network import Network
 from phenogroups.training.checkpoint import Checkpoint
@@ -136,8 +137,8 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
     gate_weight_controls
         Weight of the gate's loss on controls.
     refit_gate
-        Whether the gate is fitted to the last beliefs once more, on plain inputs. Gradient steps on augmented ones stop
-        short where a subgroup is small.
+        Whether, of images and volumes, the gate is fitted to the last beliefs once more, on plain inputs. Gradient steps
+        on augmented ones stop short where a subgroup is small.
 
     Examples
     --------
@@ -347,8 +348,8 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
 
     @torch.no_grad()
     def finish(self, network: Network, embedding: Tensor, diagnosis: Tensor, beliefs: Beliefs) -> None:
-        """Fit the gate by its own loss, which is convex in its weights, where subgroups are not held."""
-        if not self.refit_gate or beliefs.held:
+        """Fit the gate by its own loss, which is convex in its weights; not in a network of features."""
+        if not self.refit_gate or isinstance(network.encoder, MLP):
             return
         some = self.comm.sampled_rows(len(embedding), REFITTED // self.n_subgroups)
         z, q, y = (self.comm.gather(rows[some]) for rows in (embedding, beliefs.q, diagnosis))
