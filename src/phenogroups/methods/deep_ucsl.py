@@ -137,8 +137,8 @@ class DeepUCSL(DeepMethod, name="deep_ucsl", presets=PRESETS):
     gate_weight_controls
         Weight of the gate's loss on controls.
     refit_gate
-        Whether, of images and volumes, the gate is fitted to the last beliefs once more, on plain inputs. Gradient steps
-        on augmented ones stop short where a subgroup is small.
+        Whether, of images and volumes, the gate is fitted to the last beliefs once more, on plain inputs. Gradient
+        steps on augmented ones stop short where a subgroup is small.
 
     Examples
     --------
