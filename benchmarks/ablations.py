@@ -62,10 +62,10 @@ class Likeliest(DeepUCSL):
     def elect(self, *inputs: Any) -> tuple[int, Beliefs]:
         return DeepMethod.elect(self, *inputs)
 
-    def _cluster(self, z: Tensor, controls: Tensor, space: Any, before: Tensor | None) -> tuple[Any, ...]:
+    def _cluster(self, z: Tensor, controls: Tensor, space: Any, before: Tensor | None, held: bool) -> tuple[Any, ...]:
         if before is None:
             before = tied_mixture(z, self.n_subgroups, seed=self.seed).log_posterior(z.double()).exp().to(z)
-        return super()._cluster(z, controls, space, before)
+        return super()._cluster(z, controls, space, before, held)
 
 
 # the paper's recipe with the encoder of the cohort: its own takes hours on a CPU (docs/deep_ucsl.md)
@@ -93,6 +93,7 @@ ROWS: dict[str, Callable[..., DeepUCSL]] = {
     "all components": lambda **kw: DeepUCSL(components=None, **kw),
     "all 6 epochs": lambda **kw: DeepUCSL(stop_below=0.0, **kw),
     "all of 12 epochs": lambda **kw: DeepUCSL(stop_below=0.0, epochs=12, **kw),
+    "gate as trained": lambda **kw: DeepUCSL(refit_gate=False, **kw),
     "constant learning rate": lambda **kw: DeepUCSL(schedule="constant", **kw),
     "statistics of batch norm as trained": lambda **kw: DeepUCSL(recalibrate_batch_norm=False, **kw),
     "paper's recipe, default encoder": lambda **kw: DeepUCSL(**{**RECIPE, **kw}),

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from phenogroups.data.cohort import CohortError
+from phenogroups.data.examples.drawn import drawn_digits
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 QUICK = ("epochs=1", "steps=2", "restarts=1")
@@ -149,3 +150,24 @@ def test_peers_run_by_turns_and_one_that_cannot_says_why(script, tmp_path, capsy
     monkeypatch.setattr(peers.Peers, "one", lambda *_: {"error": "was run again"})
     peers.Peers(**{**asked, "peers": ("sklearn_kmeans",)}, resume=True).run()
     assert json.loads(out.read_text())["runs"] == json.loads(first)["runs"]
+
+
+@pytest.mark.parametrize(
+    "name", ["first split: the most likely, not the most specific", "marginals equal", "damping 0.8"]
+)
+def test_an_ablation_with_code_of_its_own_is_fitted(script, name):
+    settings = {"epochs": 3, "steps": 2, "restarts": 1}
+    method = script("ablations").ROWS[name](**settings).fit(drawn_digits(80))
+    assert set(method.labels_) == {-1, 0, 1}
+
+
+def test_the_rule_of_ones_tells_strokes_from_plain_ones(script):
+    plain, flagged = np.zeros((2, 32, 32))
+    for image in (plain, flagged):
+        image[6:26, 15:18] = 1
+    for step in range(5):
+        flagged[7 + step, 14 - step - 1 : 15 - step + 1] = 1
+    footed = flagged.copy()
+    footed[24:26, 10:23] = 1
+    rule = script("mnist1").strokes
+    assert [rule(image) for image in (plain, flagged, footed)] == [0, 1, 1]
