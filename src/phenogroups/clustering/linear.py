@@ -35,9 +35,8 @@ def membership_layer(z: Tensor, q: Tensor, weight: Tensor, strength: float = 0.1
     """
     k = q.shape[1]
     center, scale = scaling(z.double(), "standard")
-    rows = ((z - center) / scale).repeat_interleave(
-        k, dim=0
-    )  # each subject as a member of every subgroup, by its share
+    # each subject is a member of every subgroup, by its share
+    rows = ((z - center) / scale).repeat_interleave(k, dim=0)
     found = LogisticRegression(C=strength, max_iter=1000)
     share, member = (q * weight[:, None]).flatten(), torch.arange(k).repeat(len(z))
     found.fit(*(part.numpy(force=True) for part in (rows, member)), sample_weight=share.numpy(force=True))

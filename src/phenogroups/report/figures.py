@@ -99,9 +99,11 @@ def exemplars_figure(
         axes[0].set_xlim(0, 1)
         axes[0].text(0.15, 0.5, f"{subgroup_letter(k)}\nn = {sizes[k]}", va="center", transform=axes[0].transAxes)
         rows = np.flatnonzero(subgroup == k)
+        if len(rows):  # once in a row: there is room for the numbers only
+            axes[1].annotate("p =", (0, 1), (-2, 2), "axes fraction", "offset points", ha="right", fontsize=6)
         for ax, row in zip(axes[1:], rows, strict=False):
             ax.imshow(pictures[row], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-            ax.set_title(f"p = {probability[row]:.2f}", fontsize=6, pad=2)
+            ax.set_title(f"{probability[row]:.2f}", fontsize=6, pad=2)
     figure.set_label(f"Up to {per_row} patients nearest to the centroid of each of {len(sizes)} subgroups.")
     return figure
 
